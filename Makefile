@@ -1,0 +1,51 @@
+# Everything from a bare machine: python3 (3.11 to 3.13), gcc, make, git.
+
+PYTHON ?= python3
+VENV   ?= .venv
+# The version of torch that the tests run on. It is installed first and alone, so that no later
+# dependency decides which build of torch comes.
+TORCH  ?= torch==2.13.0
+# Where pip would bring a CUDA build, point it to CPU wheels: make venv TORCH_PIP_ARGS="--index-url …"
+TORCH_PIP_ARGS ?=
+# Two: the tests start compilers and servers of their own.
+WORKERS ?= 2
+ARGS   ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help venv test lint format demo clean
+
+help:
+	@echo "make demo [ARGS='--model llama --store s3']   cold and warm compile through a farm"
+	@echo "make test [ARGS='-k name']                    the tests"
+	@echo "make lint                                     ruff, mypy"
+	@echo "make venv                                     $(VENV) with everything in it"
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(TORCH_PIP_ARGS) "$(TORCH)"
+	@$(BIN)/python -c "import torch, sys; sys.exit(torch.version.cuda and 'pip brought a CUDA build of torch: set TORCH_PIP_ARGS to an index of CPU wheels')"
+	$(BIN)/python -m pip freeze | grep '^torch==' > $(VENV)/torch-constraint.txt
+	$(BIN)/python -m pip install --quiet -c $(VENV)/torch-constraint.txt -e '.[farm,cache,dev]'
+	touch $(STAMP)
+
+test: venv
+	.ci/offline $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: venv
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+demo: venv
+	.ci/offline $(BIN)/fusec demo $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,148 @@
+"""The one error tree of the `fusec` package.
+
+    FusecError
+    ├── OptionsError          an option or a FUSEC_* variable has a value that makes no sense
+    ├── CaptureUnsupported    Dynamo's graph holds something that cannot become our Graph: run eager
+    ├── CompilerError         a fault on the way from Graph to Program
+    │   ├── VerifyError       a stage was handed, or produced, IR that breaks its invariants
+    │   ├── LoweringError     an operation could not be turned into loops
+    │   ├── ScheduleError     the groups found are not a legal schedule
+    │   ├── CodegenError      no source could be written for a group
+    │   └── CompileError      the C compiler failed, ran out of time or is not there
+    ├── ArtifactError         an artifact's bytes do not say what they should
+    │   ├── WireError         a graph, plan or program does not decode within its bounds
+    │   └── LoadError         the artifact is whole, but this process cannot load it
+    └── RemoteError           the cache service or the farm
+        ├── FarmFailed        the farm tried and reported an error
+        └── PolicyError       the policy `require` forbids the local compile that would follow
+
+Every error says what was wrong, where, and what to do about it. None of them reaches a training
+loop under the default policy: the backend turns them into a local compile or an eager run, one
+warning and a counter.
+"""
+
+
+class FusecError(Exception):
+    """Root of the tree.
+
+    message: what was wrong, in one sentence.
+    where: the place in the user's terms: an operation, a kernel, a file, an address.
+    hint: what to do about it.
+    """
+
+    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        text = self.message
+        if self.where:
+            text += f" (at {self.where})"
+        if self.hint:
+            text += f"\n  hint: {self.hint}"
+        return text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions cross process borders inside a farm's own machinery; keyword-only arguments
+        # would be lost by the default.
+        return (_rebuild, (type(self), self.args, self.__dict__.copy()))
+
+
+def _rebuild(
+    kind: type[FusecError], args: tuple[object, ...], state: dict[str, object]
+) -> FusecError:
+    """Make an error again without calling its constructor, whatever its signature is."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class OptionsError(FusecError):
+    """An option or an environment variable has a value that makes no sense."""
+
+
+class CaptureUnsupported(FusecError):
+    """The captured graph holds something that has no place in our Graph; the caller runs eager."""
+
+
+class CompilerError(FusecError):
+    """A fault on the way from Graph to Program."""
+
+
+class VerifyError(CompilerError):
+    """A value breaks the invariants of its intermediate representation."""
+
+
+class LoweringError(CompilerError):
+    """An operation could not be turned into loops."""
+
+
+class ScheduleError(CompilerError):
+    """The groups found are not a legal schedule."""
+
+
+class CodegenError(CompilerError):
+    """No source could be written for a group."""
+
+
+class CompileError(CompilerError):
+    """The C compiler failed, ran out of time or is not there.
+
+    output: what it wrote, shortened by the raiser.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str | None = None,
+        hint: str | None = None,
+        output: str = "",
+    ) -> None:
+        super().__init__(message, where=where, hint=hint)
+        self.output = output
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}\n{self.output}" if self.output else text
+
+
+class ArtifactError(FusecError):
+    """An artifact's bytes do not say what they should."""
+
+
+class WireError(ArtifactError):
+    """A graph, plan or program does not decode, or is larger or deeper than allowed."""
+
+
+class LoadError(ArtifactError):
+    """The artifact is whole, but this process cannot load it."""
+
+
+class RemoteError(FusecError):
+    """The cache service or the farm could not do what was asked."""
+
+
+class FarmFailed(RemoteError):
+    """The farm tried to compile and reported an error.
+
+    kind: the name of the farm's error, e.g. "CompileError" or "poison".
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str | None = None,
+        hint: str | None = None,
+        kind: str = "",
+    ) -> None:
+        super().__init__(message, where=where, hint=hint)
+        self.kind = kind
+
+
+class PolicyError(RemoteError):
+    """The policy `require` forbids the local compile that would follow here."""
