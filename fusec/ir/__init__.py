@@ -1,0 +1,1 @@
+"""The compiler's intermediate representations: integer expressions, graphs and loop programs."""

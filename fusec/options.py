@@ -1,0 +1,132 @@
+"""Options and Target: everything that changes what fusec does, as frozen values.
+
+This module is the only reader of ``FUSEC_*`` variables on the client. A field marked with
+``key=True`` changes the artifact and so enters its fingerprint; the others must never do so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from fusec.errors import OptionsError
+
+POLICIES: Final = ("wait", "require", "off")
+MODES: Final = ("default", "reduce-overhead", "max-autotune")
+
+
+def _option(default: Any, *, key: bool, help: str) -> Any:
+    return field(default=default, metadata={"key": key, "help": help})
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user chose. Build with `Options.from_env`, override with `torch.compile(options=…)`."""
+
+    strict_rounding: bool = _option(
+        False, key=True, help="round half-precision values after every operation, as eager does"
+    )
+    fusion: bool = _option(True, key=True, help="fuse kernels; off is for finding faults")
+    mode: str = _option("default", key=True, help="one of " + ", ".join(MODES))
+    remote: str | None = _option(None, key=False, help="address of the cache service")
+    policy: str = _option("wait", key=False, help="what to do on a miss: " + ", ".join(POLICIES))
+    cache_dir: Path = _option(
+        Path("~/.cache/fusec"), key=False, help="local artifact store, owner-only"
+    )
+    token_file: Path | None = _option(None, key=False, help="file holding the bearer token")
+    token: str | None = field(
+        default=None,
+        repr=False,  # never in a log
+        metadata={"key": False, "help": "the bearer token itself; prefer token_file"},
+    )
+    wait_s: float = _option(600.0, key=False, help="longest wait for the farm, a graph, in seconds")
+    budget_s: float = _option(
+        2.0, key=False, help="total delay a dead or slow remote may cost the process, in seconds"
+    )
+    front_key: bool = _option(True, key=False, help="look up by Dynamo's graph, before AOTAutograd")
+    progress: bool = _option(True, key=False, help="show a progress bar in a terminal")
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise OptionsError(f"policy {self.policy!r} is unknown", hint=f"use one of {POLICIES}")
+        if self.mode not in MODES:
+            raise OptionsError(f"mode {self.mode!r} is unknown", hint=f"use one of {MODES}")
+
+    @classmethod
+    def from_env(
+        cls, env: Mapping[str, str] = os.environ, overrides: Mapping[str, object] | None = None
+    ) -> Options:
+        """Defaults, then ``FUSEC_<FIELD>`` variables, then ``overrides`` by field name.
+
+        Raises OptionsError for an unknown field or a value that does not parse.
+        """
+        known = {f.name: f for f in fields(cls)}
+        values: dict[str, object] = {}
+        for name, f in known.items():
+            text = env.get(f"FUSEC_{name.upper()}")
+            if text:
+                values[name] = _parse(name, str(f.type), text)
+        for name, value in (overrides or {}).items():
+            if name not in known:
+                raise OptionsError(
+                    f"there is no option {name!r}", hint=f"the options are {', '.join(sorted(known))}"
+                )
+            values[name] = _parse(name, str(known[name].type), value)
+        values.setdefault("cache_dir", known["cache_dir"].default)
+        values["cache_dir"] = Path(str(values["cache_dir"])).expanduser()
+        return cls(**values)  # type: ignore[arg-type]
+
+    def key_entries(self) -> dict[str, object]:
+        """The options that change an artifact, by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.metadata["key"]}
+
+
+def _parse(name: str, kind: str, value: object) -> object:
+    if not isinstance(value, str):
+        if value is None or isinstance(value, (bool, int, float, Path)):
+            return value
+        raise OptionsError(f"option {name}: {value!r:.60} is no option value")
+    if kind == "bool":
+        lowered = value.lower()
+        if lowered in ("1", "true", "yes", "on"):
+            return True
+        if lowered in ("0", "false", "no", "off"):
+            return False
+        raise OptionsError(f"option {name}: {value!r} is neither true nor false", hint="use 1 or 0")
+    if kind == "float":
+        try:
+            return float(value)
+        except ValueError as error:
+            raise OptionsError(f"option {name}: {value!r} is not a number of seconds") from error
+    if kind.startswith("Path"):
+        return Path(value)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What code is made for.
+
+    ``device`` is cpu or cuda; ``isa`` the instruction-set level (``x86-64-v3``) or compute
+    capability (``sm_90``); ``device_class`` names the model that tuning is for, empty for a CPU.
+    Which C compiler makes the binaries is the compiling machine's matter: it enters kernel keys,
+    not the keys that a client without any compiler has to compute.
+    """
+
+    device: str
+    isa: str
+    device_class: str = ""
+
+    def to_wire(self) -> dict[str, str]:
+        return {name: getattr(self, name) for name in ("device", "isa", "device_class")}
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, object]) -> Target:
+        """Raises OptionsError for missing, unknown or non-text fields."""
+        names = {f.name for f in fields(cls)}
+        if set(data) != names or not all(isinstance(v, str) for v in data.values()):
+            raise OptionsError(f"a target needs exactly the text fields {sorted(names)}")
+        return cls(**{k: str(v) for k, v in data.items()})
