@@ -1,0 +1,170 @@
+"""Whole artifacts over any store: publish blobs and then their entry; look an entry up with blobs.
+
+A reader never sees half an artifact: an entry whose manifest does not verify or whose blobs are not
+all there is a miss, and the next `publish` under its key heals it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cache import key as keys
+from cache.digest import digest
+from cache.errors import Corrupt, MissingBlobs, NewerVersion, ProtocolError, TooLarge
+from cache.manifest import Manifest
+from cache.store import Blobs, Store, get_blobs
+
+
+class Miss(enum.Enum):
+    """Why a lookup found nothing to use."""
+
+    ABSENT = "absent"
+    BLOB_MISSING = "blob_missing"
+    CORRUPT = "corrupt"
+    NEWER_VERSION = "newer_version"
+
+
+OnMiss = Callable[[str, Miss], None]
+"""Called with the key and the reason."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """An artifact: its manifest and the bytes of each blob by name, all verified."""
+
+    manifest: Manifest
+    blobs: dict[str, bytes]
+
+
+def publish(store: Store, key: str, manifest: Manifest, blobs: Mapping[str, bytes]) -> Manifest:
+    """Write an artifact, blobs first. Returns the manifest that stands under the key afterwards.
+
+    That is another writer's if one was there first and is whole: one decision a key. A standing
+    entry that is damaged or lacks a blob is replaced. One of a newer version is left alone, and
+    `manifest` is returned though it does not stand.
+
+    Raises ProtocolError if `blobs` are not what `manifest` names, or what the store raises.
+    """
+    _check_match(key, manifest, blobs)
+    data = manifest.encode()
+    _put_blobs(store, manifest, blobs)
+    try:
+        written = store.put_entry(key, data)
+    except MissingBlobs:
+        # A collector took a blob between the question and the entry: all of them once more.
+        _put_blobs(store, manifest, blobs, assume_absent=True)
+        written = store.put_entry(key, data)
+    if written:
+        return manifest
+    standing_bytes = store.get_entry(key)
+    if standing_bytes is not None:
+        try:
+            standing = decode_entry(key, standing_bytes)
+        except NewerVersion:
+            return manifest
+        except (Corrupt, ProtocolError, TooLarge):
+            standing = None
+        if standing is not None and not _absent(store, standing):
+            return standing
+    store.replace_entry(key, data)
+    return manifest
+
+
+def lookup(store: Store, key: str, *, on_miss: OnMiss | None = None) -> Found | None:
+    """The artifact under a key, or None. Raises what the store raises (NotReachable, Refused)."""
+    return lookup_many(store, [key], on_miss=on_miss).get(key)
+
+
+def lookup_many(
+    store: Store, wanted: Sequence[str], *, on_miss: OnMiss | None = None
+) -> dict[str, Found]:
+    """The artifacts under those of the keys that have one. Blobs are read in one batch."""
+    return collect(
+        {key: store.get_entry(key) for key in wanted},
+        lambda digests: get_blobs(store, digests),
+        on_miss=on_miss,
+    )
+
+
+def collect(
+    entries: Mapping[str, bytes | None],
+    read: Callable[[Sequence[str]], Blobs],
+    *,
+    on_miss: OnMiss | None = None,
+) -> dict[str, Found]:
+    """Turn entries' bytes by key into artifacts, reading all their blobs with one call of `read`.
+
+    What cannot be used is left out and reported to `on_miss`.
+    """
+
+    def missed(key: str, reason: Miss) -> None:
+        if on_miss is not None:
+            on_miss(key, reason)
+
+    manifests: dict[str, Manifest] = {}
+    for key, data in entries.items():
+        if data is None:
+            missed(key, Miss.ABSENT)
+            continue
+        try:
+            manifests[key] = decode_entry(key, data)
+        except NewerVersion:
+            missed(key, Miss.NEWER_VERSION)
+        except (Corrupt, ProtocolError, TooLarge):
+            missed(key, Miss.CORRUPT)
+    wanted = dict.fromkeys(digest for made in manifests.values() for digest in made.digests())
+    blobs = read(list(wanted)) if wanted else Blobs({}, frozenset())
+    found: dict[str, Found] = {}
+    for key, manifest in manifests.items():
+        named = {name: blobs.found.get(digest) for name, digest, _ in manifest.blobs}
+        whole = {name: data for name, data in named.items() if data is not None}
+        if len(whole) < len(named):
+            bad = not blobs.corrupt.isdisjoint(manifest.digests())
+            missed(key, Miss.CORRUPT if bad else Miss.BLOB_MISSING)
+        elif any(len(whole[name]) != size for name, _, size in manifest.blobs):
+            missed(key, Miss.CORRUPT)
+        else:
+            found[key] = Found(manifest, whole)
+    return found
+
+
+def decode_entry(key: str, data: bytes) -> Manifest:
+    """The manifest of an entry, which must be of the key's kind. Raises like Manifest.decode."""
+    manifest = Manifest.decode(data)
+    if manifest.kind != keys.kind_of(key):
+        raise ProtocolError(f"entry {key[:24]}… holds a manifest of kind {manifest.kind!r}")
+    return manifest
+
+
+def _check_match(key: str, manifest: Manifest, blobs: Mapping[str, bytes]) -> None:
+    if manifest.kind != keys.kind_of(key):
+        raise ProtocolError(f"a manifest of kind {manifest.kind!r} cannot stand under {key[:24]}…")
+    named = {name: (expected, size) for name, expected, size in manifest.blobs}
+    if named.keys() != blobs.keys():
+        odd = sorted(named.keys() ^ blobs.keys())
+        raise ProtocolError(f"manifest and blobs do not name the same: {', '.join(odd)[:200]}")
+    for name, data in blobs.items():
+        if named[name] != (digest(data), len(data)):
+            raise ProtocolError(f"blob {name!r} is not the one that the manifest names")
+
+
+def _put_blobs(
+    store: Store,
+    manifest: Manifest,
+    blobs: Mapping[str, bytes],
+    *,
+    assume_absent: bool = False,
+) -> None:
+    by_digest = {expected: blobs[name] for name, expected, _ in manifest.blobs}
+    present = set() if assume_absent else store.has_blobs(by_digest)
+    for expected, data in by_digest.items():
+        if expected not in present:
+            store.put_blob(expected, data)
+
+
+def _absent(store: Store, manifest: Manifest) -> set[str]:
+    return set(manifest.digests()) - store.has_blobs(manifest.digests())
+
+

@@ -1,0 +1,269 @@
+"""A store in a directory, shared by all processes of a user on one machine.
+
+    <root>/v1/blobs/<2 hex>/<digest>.zst      one zstd frame
+    <root>/v1/entries/<kind>/<2 hex>/<hex>    a manifest's bytes
+    <root>/v1/tmp/                            files being written
+
+A file appears whole or not at all: it is written under `tmp`, synced, then renamed (blobs, replaced
+entries) or hard-linked (new entries: a link fails if the name is taken, which makes the conditional
+create atomic between processes). Killed writers leave only files in `tmp`, removed an hour later.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from cache import digest as digests
+from cache import frames
+from cache import key as keys
+from cache.counters import Counters
+from cache.errors import CacheError, Corrupt, NotReachable, Refused, StoreFull, TooLarge
+from cache.protocol import MAX_FRAME, MAX_MANIFEST, Value
+from cache.store import Blobs, check_blob, check_entry
+
+STALE_TMP_SECONDS = 3600.0
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EXDEV})
+_READ_ATTEMPTS = 3
+
+
+class LocalStore:
+    """A `Store` in the directory `root`, created for this user alone (0700).
+
+    Raises Refused if the directory belongs to somebody else or others may write to it: what is
+    read from here gets executed. `counters` counts `corrupt`, `store_full` and `io_errors`.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, counters: Counters | None = None) -> None:
+        self.root = Path(root)
+        self.counters = counters or Counters()
+        self._base = self.root / "v1"
+        self._tmp = self._base / "tmp"
+        with _os_errors(self.counters, f"open the store {self.root}"):
+            self._tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _make_private(self.root, self._base)
+            self._sweep_tmp()
+
+    def get_blob(self, digest: str) -> bytes | None:
+        """See `Store`."""
+        try:
+            return self._read_blob(digests.require(digest))
+        except Corrupt:
+            return None
+
+    def get_blobs(self, digests: Sequence[str]) -> Blobs:
+        """See `BatchStore`."""
+        found: dict[str, bytes] = {}
+        corrupt: set[str] = set()
+        for digest in digests:
+            try:
+                data = self._read_blob(digest)
+            except Corrupt:
+                corrupt.add(digest)
+                continue
+            if data is not None:
+                found[digest] = data
+        return Blobs(found, frozenset(corrupt))
+
+    def has_blobs(self, digests: Iterable[str]) -> set[str]:
+        """See `Store`."""
+        with _os_errors(self.counters, f"look into {self.root}"):
+            return {digest for digest in digests if self._blob_path(digest).exists()}
+
+    def put_blob(self, digest: str, data: bytes) -> None:
+        """See `Store`."""
+        check_blob(digest, data)
+        path = self._blob_path(digest)
+        with _os_errors(self.counters, f"write blob {digest[:16]}… under {self.root}"):
+            if not path.exists():
+                self._write(path, frames.compress(data))
+
+    def get_entry(self, key: str) -> bytes | None:
+        """See `Store`."""
+        path = self._entry_path(key)
+        with _os_errors(self.counters, f"read entry {key[:24]}… under {self.root}"):
+            try:
+                return _read(path, MAX_MANIFEST)
+            except TooLarge:
+                # Nobody writes such a file through this class: it is damage.
+                self._discard(path)
+                return None
+
+    def put_entry(self, key: str, manifest_bytes: bytes) -> bool:
+        """See `Store`."""
+        check_entry(key, manifest_bytes)
+        path = self._entry_path(key)
+        with _os_errors(self.counters, f"write entry {key[:24]}… under {self.root}"):
+            for _ in range(_READ_ATTEMPTS):
+                standing = self.get_entry(key)
+                if standing is not None:
+                    return standing == manifest_bytes
+                with suppress(FileExistsError):
+                    self._write(path, manifest_bytes, exclusive=True)
+                    return True
+        raise NotReachable(f"entry {key[:24]}… under {self.root} comes and goes")
+
+    def replace_entry(self, key: str, manifest_bytes: bytes) -> None:
+        """See `Store`."""
+        check_entry(key, manifest_bytes)
+        with _os_errors(self.counters, f"write entry {key[:24]}… under {self.root}"):
+            self._write(self._entry_path(key), manifest_bytes)
+
+    def delete_entry(self, key: str) -> None:
+        """See `Store`."""
+        with _os_errors(self.counters, f"remove entry {key[:24]}… under {self.root}"):
+            self._entry_path(key).unlink(missing_ok=True)
+
+    def describe(self) -> dict[str, Value]:
+        """See `Store`. Walks the directory: about a second for 100,000 files."""
+        counts: dict[str, int] = {}
+        total = 0
+        for part in ("blobs", "entries"):
+            counts[part] = 0
+            for folder, _, names in os.walk(self._base / part):
+                for name in names:
+                    with suppress(FileNotFoundError):
+                        total += os.stat(os.path.join(folder, name)).st_size
+                        counts[part] += 1
+        return {"kind": "local", "where": str(self.root), "bytes": total, **counts}
+
+    def _blob_path(self, digest: str) -> Path:
+        digests.require(digest)
+        return self._base / "blobs" / digest[:2] / f"{digest}.zst"
+
+    def _entry_path(self, key: str) -> Path:
+        kind, name = keys.parse(key)
+        return self._base / "entries" / kind / name[:2] / name
+
+    def _read_blob(self, digest: str) -> bytes | None:
+        path = self._blob_path(digest)
+        with _os_errors(self.counters, f"read blob {digest[:16]}… under {self.root}"):
+            try:
+                frame = _read(path, MAX_FRAME)
+                return None if frame is None else frames.decompress(frame, digest)
+            except (Corrupt, TooLarge) as error:
+                self._discard(path)
+                raise Corrupt(f"blob {digest[:16]}… under {self.root}: {error}") from error
+
+    def _discard(self, path: Path) -> None:
+        self.counters.add("corrupt")
+        # On a read-only file system the bad copy stays; it is a miss every time.
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+    def _write(self, path: Path, content: bytes, *, exclusive: bool = False) -> None:
+        for attempt in (0, 1):
+            try:
+                self._write_once(path, content, exclusive)
+                return
+            except FileNotFoundError:
+                # Somebody removed directories under us ("rm -rf" of the cache): make them again.
+                if attempt:
+                    raise
+                self._tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def _write_once(self, path: Path, content: bytes, exclusive: bool) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        tmp = self._tmp / f"{os.getpid()}-{secrets.token_hex(8)}"
+        fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            if exclusive:
+                self._link(tmp, path)
+            else:
+                os.replace(tmp, path)
+        finally:
+            with suppress(FileNotFoundError):
+                tmp.unlink()
+
+    def _link(self, tmp: Path, path: Path) -> None:
+        try:
+            os.link(tmp, path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            # No hard links here (FUSE, exFAT): check and rename under a lock that dies with us.
+            with open(self._base / "lock", "w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if path.exists():
+                    raise FileExistsError(errno.EEXIST, "entry exists", str(path)) from error
+                os.replace(tmp, path)
+
+    def _sweep_tmp(self) -> None:
+        limit = time.time() - STALE_TMP_SECONDS
+        with os.scandir(self._tmp) as items:
+            for item in items:
+                with suppress(OSError):
+                    if item.stat(follow_symlinks=False).st_mtime < limit:
+                        os.unlink(item.path)
+
+
+def _read(path: Path, limit: int) -> bytes | None:
+    """A file's bytes; None if there is none. Raises TooLarge before reading more than `limit`."""
+    for attempt in range(_READ_ATTEMPTS):
+        try:
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size > limit:
+                    raise TooLarge(f"{path.name[:16]}…: a file of {size} bytes, limit {limit}")
+                return file.read(limit + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            # On a network file system a file replaced by another machine reads as a stale handle.
+            if error.errno not in (errno.ESTALE, errno.EBUSY) or attempt == _READ_ATTEMPTS - 1:
+                raise
+    return None
+
+
+def _make_private(root: Path, base: Path) -> None:
+    for path in (root, base):
+        status = os.stat(path)
+        if not stat.S_ISDIR(status.st_mode):
+            raise Refused(f"{path} is not a directory", hint="choose another cache directory")
+    status = os.stat(base)
+    if status.st_uid not in (os.geteuid(), 0):
+        raise Refused(
+            f"{base} belongs to user {status.st_uid}, not to {os.geteuid()}",
+            hint="compiled code is loaded from here: choose a directory of your own",
+        )
+    if status.st_mode & 0o022:
+        raise Refused(
+            f"others may write to {base}",
+            hint=f"compiled code is loaded from here: chmod 700 {base}",
+        )
+
+
+@contextmanager
+def _os_errors(counters: Counters, action: str) -> Iterator[None]:
+    """Turn what the operating system says into the errors of this package."""
+    try:
+        yield
+    except CacheError:
+        raise
+    except FileExistsError as error:
+        raise Refused(f"cannot {action}: {error}", hint="something else lies in the way") from error
+    except OSError as error:
+        if error.errno in _FULL:
+            counters.add("store_full")
+            raise StoreFull(f"cannot {action}: {error.strerror}") from error
+        counters.add("io_errors")
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            hint = "the directory must be writable for this user"
+            raise Refused(f"cannot {action}: {error.strerror}", hint=hint) from error
+        hint = "check the disk or network file system that holds it"
+        raise NotReachable(f"cannot {action}: {error.strerror}", hint=hint) from error
