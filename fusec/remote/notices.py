@@ -1,0 +1,36 @@
+"""Telling the user about a fault of the remote: a counter every time, a warning once a cause."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from fusec.trace import Recorder
+
+LOG = logging.getLogger("fusec.remote")
+
+
+class Notices:
+    """Counts every fault and warns of each cause once in the life of this object.
+
+    The logging module is used rather than `warnings`: under ``-W error`` a warning would end the
+    training job that the remote must never end.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._told: set[str] = set()
+        self._lock = threading.Lock()
+
+    def fault(self, counter: str, cause: str, error: Exception | str, consequence: str) -> None:
+        """Count under `counter`; at the first fault of this cause also warn, with what follows."""
+        self._recorder.count(counter)
+        with self._lock:
+            if cause in self._told:
+                return
+            self._told.add(cause)
+        LOG.warning(
+            "fusec: %s; %s. (Further faults of this kind are counted, not told.)",
+            str(error).rstrip("."),
+            consequence,
+        )

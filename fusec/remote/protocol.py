@@ -1,0 +1,285 @@
+"""Bodies of the compile routes and their replies: versioned, bounded, unknown fields refused.
+
+    POST   /v1/compile/submit                        a FarmJob or a FrontRecord -> JobStatus
+    GET    /v1/compile/{fingerprint}?wait=S&after=N&waiter=ID
+                                                     -> JobStatus, as soon as its seq is above N
+    DELETE /v1/compile/{fingerprint}?waiter=ID       one waiter goes; the last one cancels the job
+
+Client and farm both use this module, so that the two sides cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from cache.errors import CacheError
+from cache.protocol import Value, pack, unpack
+from fusec.errors import FusecError, WireError
+from fusec.options import Options, Target
+from fusec.remote.jobs import HEX64, MAX_ENTRIES, MAX_RECORD, FrontRecord, text_pairs
+
+COMPILE_VERSION: Final = 1
+SUBMIT_PATH: Final = "/v1/compile/submit"
+MAX_GRAPH: Final = 60 << 20
+MAX_SUBMIT: Final = 64 << 20
+MAX_STATUS: Final = 64 << 10
+MAX_MESSAGE: Final = 4096
+MAX_WAIT_S: Final = 60.0
+PRIORITIES: Final = range(10)
+WAITING: Final = 5  # the priority of a job that a client waits for; a prewarm is below it
+_WAITER: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
+_COUNT: Final = range(1 << 31)
+_SUBMIT: Final = frozenset({"v", "kind", "body"})
+_GRAPH: Final = frozenset(
+    {"fingerprint", "fingerprint_entries", "graph", "target", "options", "priority", "waiter"}
+)
+_STATUS: Final = frozenset(
+    {"v", "fingerprint", "state", "kernels_done", "kernels_total", "position", "seq", "error"}
+)
+
+
+class JobState(StrEnum):
+    """Where a job stands on the farm."""
+
+    QUEUED = "queued"
+    LOWERING = "lowering"
+    COMPILING = "compiling"
+    PUBLISHING = "publishing"
+    DONE = "done"
+    FAILED = "failed"
+
+    @property
+    def final(self) -> bool:
+        return self in (JobState.DONE, JobState.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class FarmJob:
+    """A graph as the farm receives it.
+
+    ``fingerprint`` and ``entries`` are the client's claim; the farm computes both again. Only the
+    options that enter the key are sent. ``waiter`` is a random name of the client process, so that
+    a submit may be repeated and a cancel takes back only its own interest.
+    """
+
+    fingerprint: str
+    entries: tuple[tuple[str, str], ...]
+    graph: bytes
+    target: Target
+    options: Options
+    waiter: str
+    priority: int = WAITING
+
+    def encode(self) -> bytes:
+        """The bytes of a submit. Raises WireError for a graph over MAX_GRAPH."""
+        return pack(self.to_wire())
+
+    def to_wire(self) -> dict[str, Value]:
+        """The body of a submit, before msgpack. Raises WireError for a graph over MAX_GRAPH."""
+        if len(self.graph) > MAX_GRAPH:
+            raise WireError(
+                f"a graph of {len(self.graph)} bytes is too large for the farm",
+                hint=f"the limit is {MAX_GRAPH} bytes; it is compiled here",
+            )
+        body: dict[str, Value] = {
+            "fingerprint": self.fingerprint,
+            "fingerprint_entries": [list(entry) for entry in self.entries],
+            "graph": self.graph,
+            "target": {**self.target.to_wire()},
+            "options": options_to_wire(self.options),
+            "priority": self.priority,
+            "waiter": self.waiter,
+        }
+        return {"v": COMPILE_VERSION, "kind": "graph", "body": body}
+
+
+@dataclass(frozen=True, slots=True)
+class JobError:
+    """Why a job failed: the kind for programs, the message for people."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job at one moment. ``seq`` grows with every change; ``position`` counts jobs before it."""
+
+    fingerprint: str
+    state: JobState
+    seq: int = 0
+    kernels_done: int = 0
+    kernels_total: int = 0
+    position: int = 0
+    error: JobError | None = None
+
+    def to_wire(self) -> dict[str, Value]:
+        error: dict[str, Value] | None = None
+        if self.error is not None:
+            error = {"kind": self.error.kind[:64], "message": self.error.message[:MAX_MESSAGE]}
+        return {
+            "v": COMPILE_VERSION,
+            "fingerprint": self.fingerprint,
+            "state": self.state.value,
+            "kernels_done": self.kernels_done,
+            "kernels_total": self.kernels_total,
+            "position": self.position,
+            "seq": self.seq,
+            "error": error,
+        }
+
+    @classmethod
+    def from_wire(cls, body: object) -> JobStatus:
+        """Raises WireError for anything that `to_wire` does not write."""
+        fields = _fields(body, _STATUS, "a job's status")
+        _version(fields["v"])
+        counts = {}
+        for name in ("seq", "kernels_done", "kernels_total", "position"):
+            counts[name] = _count(fields[name], name)
+        try:
+            state = JobState(str(fields["state"]))
+        except ValueError as error:
+            raise WireError(f"unknown job state {fields['state']!r:.40}") from error
+        raw = fields["error"]
+        failure = None
+        if raw is not None:
+            text = _fields(raw, frozenset({"kind", "message"}), "a job's error")
+            failure = JobError(str(text["kind"])[:64], str(text["message"])[:MAX_MESSAGE])
+        return cls(_fingerprint(fields["fingerprint"]), state, error=failure, **counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The body of an answer that is no success: what was wrong, what to do, when to ask again."""
+
+    kind: str
+    message: str
+    hint: str = ""
+    retry_after_s: float | None = None
+
+    def to_wire(self) -> dict[str, Value]:
+        error: dict[str, Value] = {
+            "kind": self.kind[:64],
+            "message": self.message[:MAX_MESSAGE],
+            "hint": self.hint[:MAX_MESSAGE],
+        }
+        if self.retry_after_s is not None:
+            error["retry_after_s"] = self.retry_after_s
+        return {"error": error}
+
+    @classmethod
+    def from_wire(cls, body: Value) -> Refusal:
+        """Reads what it can: a proxy on the way may have answered, in its own words."""
+        error = body.get("error") if isinstance(body, dict) else None
+        if not isinstance(error, dict):
+            return cls("unknown", str(error or "")[:MAX_MESSAGE])
+        seconds = error.get("retry_after_s")
+        return cls(
+            str(error.get("kind", "unknown"))[:64],
+            str(error.get("message", ""))[:MAX_MESSAGE],
+            str(error.get("hint", ""))[:MAX_MESSAGE],
+            float(seconds) if isinstance(seconds, (int, float)) else None,
+        )
+
+
+def front_to_wire(record: FrontRecord) -> dict[str, Value]:
+    """The submit that asks the farm to publish a front record. Raises WireError when too large."""
+    return {"v": COMPILE_VERSION, "kind": "front", "body": {"record": record.encode()}}
+
+
+def decode_submit(data: bytes) -> FarmJob | FrontRecord:
+    """The body of a submit. Raises WireError; nothing over MAX_SUBMIT is looked at."""
+    try:
+        value = unpack(data, max_bytes=MAX_SUBMIT)
+    except CacheError as error:
+        raise WireError(f"a submit does not decode: {error}") from error
+    fields = _fields(value, _SUBMIT, "a submit")
+    _version(fields["v"])
+    if fields["kind"] == "front":
+        record = _fields(fields["body"], frozenset({"record"}), "a front submit")["record"]
+        if not isinstance(record, bytes) or len(record) > MAX_RECORD:
+            raise WireError("a front record is no bytes or too long")
+        return FrontRecord.decode(record)
+    if fields["kind"] == "graph":
+        return _farm_job(_fields(fields["body"], _GRAPH, "a graph submit"))
+    raise WireError(f"unknown kind of submit {fields['kind']!r:.40}")
+
+
+def _farm_job(body: Mapping[str, object]) -> FarmJob:
+    graph, waiter = body["graph"], body["waiter"]
+    if not isinstance(graph, bytes) or len(graph) > MAX_GRAPH:
+        raise WireError(f"the graph is no bytes or over {MAX_GRAPH} bytes")
+    if not is_waiter(waiter):
+        raise WireError("the waiter's name is not 1 to 64 letters, digits, - or _")
+    priority = _count(body["priority"], "priority")
+    if priority not in PRIORITIES:
+        raise WireError(f"priority {priority} is not within 0 and {PRIORITIES[-1]}")
+    if not isinstance(body["target"], dict) or not isinstance(body["options"], dict):
+        raise WireError("target and options must be maps")
+    try:
+        target = Target.from_wire(body["target"])
+        options = options_from_wire(body["options"])
+    except WireError:
+        raise
+    except FusecError as error:
+        raise WireError(f"a submit's target or options make no sense: {error.message}") from error
+    entries = text_pairs(body["fingerprint_entries"], "fingerprint_entries", MAX_ENTRIES)
+    return FarmJob(
+        _fingerprint(body["fingerprint"]), entries, graph, target, options, str(waiter), priority
+    )
+
+
+def options_to_wire(options: Options) -> dict[str, Value]:
+    """The options that enter the key, by name; each is a truth value or a text."""
+    return {
+        name: value if isinstance(value, bool) else str(value)
+        for name, value in options.key_entries().items()
+    }
+
+
+def options_from_wire(body: Mapping[str, object]) -> Options:
+    """Options of which only the key's fields are set. Raises WireError, OptionsError."""
+    expected = Options.from_env({}).key_entries()
+    if set(body) != set(expected):
+        raise WireError(
+            f"the options are {sorted(body)!r:.200}, not {sorted(expected)}",
+            hint="client and farm run different releases of fusec: upgrade the older",
+        )
+    for name, value in body.items():
+        if type(value) is not type(expected[name]):
+            raise WireError(f"option {name} has the wrong type: {value!r:.60}")
+    return Options.from_env({}, body)
+
+
+def is_waiter(value: object) -> bool:
+    return isinstance(value, str) and _WAITER.fullmatch(value) is not None
+
+
+def _fields(value: object, names: frozenset[str], what: str) -> dict[str, object]:
+    if not isinstance(value, dict) or set(value) != names:
+        raise WireError(f"{what} must have exactly the fields {sorted(names)}")
+    return value
+
+
+def _version(value: object) -> None:
+    if value != COMPILE_VERSION:
+        raise WireError(
+            f"compile protocol version {value!r:.20} is not {COMPILE_VERSION}",
+            hint="client and farm run different releases of fusec: upgrade the older",
+        )
+
+
+def _fingerprint(value: object) -> str:
+    if not isinstance(value, str) or not HEX64.fullmatch(value):
+        raise WireError(f"{value!r:.80} is no fingerprint of 64 hex characters")
+    return value
+
+
+def _count(value: object, name: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in _COUNT:
+        raise WireError(f"{name} is no count: {value!r:.40}")
+    return value

@@ -1,0 +1,204 @@
+"""From a key to an artifact: local store, cache service, farm, a compile here; by policy.
+
+A fault on the way never reaches the training job. It is counted, told once, and the next place is
+asked; the last is the compiler in this process. Only the policy `require` turns it into an error.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from cache.artifacts import Found
+from cache.breaker import DelayBudget
+from cache.client import CacheClient
+from cache.errors import CacheError
+from cache.local import LocalStore
+from cache.memory import MemoryStore
+from cache.store import Store
+from fusec.errors import FusecError, OptionsError, WireError
+from fusec.ir.graph import Graph
+from fusec.options import Options, Target
+from fusec.remote.farm import FarmClient, FarmUnavailable
+from fusec.remote.jobs import FrontRecord, GraphJob
+from fusec.remote.notices import Notices
+from fusec.remote.progress import Progress, terminal_progress
+from fusec.remote.ticket import CompileLocal, Means, Ticket
+from fusec.remote.tiers import FrontFound, Source, Tiers
+from fusec.trace import Recorder
+
+__all__ = ["FrontFound", "Resolver", "Source", "Ticket"]
+
+_COMPILED_HERE: Final = "graphs are compiled in this process"
+
+
+class Resolver:
+    """One per process (a session); safe to share between threads.
+
+    local: this user's store on disk. remote: the cache service, None for none. Warnings are given
+    once per resolver and cause. compile_local: the compiler, loaded on its first use by default.
+    """
+
+    def __init__(
+        self,
+        local: Store,
+        remote: CacheClient | None,
+        options: Options,
+        recorder: Recorder,
+        *,
+        compile_local: CompileLocal | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._notices = Notices(recorder)
+        self._tiers = Tiers(local, remote, self._notices, recorder)
+        self._remote = remote
+        self._farm = FarmClient(remote, outage_s=options.budget_s) if remote is not None else None
+        self._options = options
+        self._recorder = recorder
+        self._means = Means(
+            self._tiers,
+            self._farm,
+            options,
+            recorder,
+            self._notices,
+            progress or terminal_progress(options.progress),
+            compile_local or _default_compiler,
+        )
+        self._lock = threading.Lock()
+        self._in_flight: dict[str, Ticket] = {}
+
+    @classmethod
+    def open(
+        cls, options: Options, recorder: Recorder, *, compile_local: CompileLocal | None = None
+    ) -> Resolver:
+        """A resolver over the store in ``options.cache_dir`` and the service at ``options.remote``.
+
+        A directory that cannot be used is replaced by memory; the fault is told and counted.
+        Raises OptionsError for an address or a token file that makes no sense.
+        """
+        local: Store
+        fault: CacheError | None = None
+        try:
+            local = LocalStore(options.cache_dir)
+        except CacheError as error:
+            local, fault = MemoryStore(), error
+        remote = None
+        if options.remote:
+            remote = _client(options, options.remote)
+        resolver = cls(local, remote, options, recorder, compile_local=compile_local)
+        if fault is not None:
+            resolver._notices.fault(
+                "store_full", "local-open", fault, "artifacts are kept in memory only"
+            )
+        return resolver
+
+    # -- looking up ---------------------------------------------------------------------------
+
+    def lookup(self, key: str) -> Found | None:
+        """The artifact of a key, kept locally when it came from afar. Never raises for a fault."""
+        return self.lookup_many([key]).get(key)
+
+    def lookup_many(self, keys: Sequence[str]) -> dict[str, Found]:
+        """The artifacts that exist among `keys`; counts a hit or a miss for each key."""
+        found = {key: item for key, (item, _) in self._tiers.find(keys).items()}
+        self._count(keys, found)
+        return found
+
+    def lookup_front(self, key: str) -> FrontFound | None:
+        """What a front key leads to; a hit only when every part is there too.
+
+        Counts front_hits and a graph hit for each part, or front_misses.
+        """
+        front = self._tiers.front(key)
+        if front is None:
+            self._recorder.count("front_misses")
+        else:
+            self._recorder.count("front_hits")
+            self._recorder.count("graph_hits", len(front.parts))
+        return front
+
+    def _count(self, keys: Iterable[str], found: Iterable[str]) -> None:
+        hits = set(found)
+        for key in keys:
+            if key.startswith("graph/"):
+                self._recorder.count("graph_hits" if key in hits else "graph_misses")
+            elif key.startswith("front/"):
+                self._recorder.count("front_hits" if key in hits else "front_misses")
+
+    # -- compiling ----------------------------------------------------------------------------
+
+    def submit(self, job: GraphJob) -> Ticket:
+        """Look the graph up, hand it to the farm on a miss; returns at once.
+
+        A graph that is in flight already gives the same ticket. Faults of the remote do not raise:
+        `Ticket.result` then compiles here, or raises under the policy `require`.
+        """
+        with self._lock:
+            ticket = self._in_flight.get(job.key)
+            if ticket is not None:
+                return ticket.share()
+            ticket = self._in_flight[job.key] = Ticket(job, self._means, self._ended)
+        ticket.start()
+        return ticket
+
+    def compile_again(self, job: GraphJob, error: FusecError) -> Found:
+        """Compile here a graph whose stored artifact would not load.
+
+        Drops it from the local store. Raises PolicyError, CompilerError.
+        """
+        self._notices.fault("corrupt", "unloadable", error, _COMPILED_HERE)
+        self._tiers.local.delete_entry(job.key)
+        return self._means.compile_here(job, error)
+
+    def publish_front(self, record: FrontRecord) -> None:
+        """Keep a front record locally and ask the farm to publish it. Never raises for a fault."""
+        try:
+            self._tiers.keep_front(record)
+        except WireError as error:
+            self._notices.fault("front_ineligible", "front-size", error, "it is not kept")
+            return
+        if self._farm is None or self._options.policy == "off":
+            return
+        try:
+            with self._recorder.span("submit"):
+                self._farm.publish_front(record)
+        except FarmUnavailable as error:
+            self._means.farm_fault(error, "other processes will not find this front key")
+
+    def close(self) -> None:
+        """Take back every graph that is still in flight."""
+        with self._lock:
+            tickets = list(self._in_flight.values())
+        for ticket in tickets:
+            ticket.cancel()
+        if self._remote is not None:
+            self._remote.close()
+
+    def _ended(self, ticket: Ticket) -> None:
+        with self._lock:
+            if self._in_flight.get(ticket.job.key) is ticket:
+                del self._in_flight[ticket.job.key]
+
+
+def _default_compiler(
+    graph: Graph, target: Target, options: Options, store: Store, *, recorder: Recorder
+) -> Found:
+    # The compiler is heavy: a warm process must not load it.
+    from fusec.pipeline import compile_local
+
+    return compile_local(graph, target, options, store, recorder=recorder)
+
+
+def _client(options: Options, url: str) -> CacheClient:
+    token = options.token
+    try:
+        if token is None and options.token_file is not None:
+            token = options.token_file.expanduser().read_text(encoding="ascii").strip()
+        return CacheClient(url, token=token, budget=DelayBudget(options.budget_s))
+    except (OSError, UnicodeError) as error:
+        raise OptionsError(
+            "the token file cannot be read", where=str(options.token_file), hint=str(error)
+        ) from error
+    except CacheError as error:
+        raise OptionsError(error.message, where="FUSEC_REMOTE", hint=error.hint) from error

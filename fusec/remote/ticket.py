@@ -1,0 +1,200 @@
+"""One graph on its way from the stores, the farm or the compiler of this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from cache.artifacts import Found
+from cache.store import Store
+from fusec.errors import FarmFailed, FusecError, PolicyError, RemoteError, WireError
+from fusec.ir.graph import Graph
+from fusec.options import Options, Target
+from fusec.remote.farm import Cause, FarmClient, FarmUnavailable
+from fusec.remote.jobs import GraphJob
+from fusec.remote.notices import Notices
+from fusec.remote.progress import Progress
+from fusec.remote.protocol import FarmJob, JobStatus
+from fusec.remote.tiers import Source, Tiers
+from fusec.trace import Recorder
+
+_COMPILED_HERE: Final = "graphs are compiled in this process"
+
+
+class CompileLocal(Protocol):
+    """`fusec.pipeline.compile_local`: compiles, keeps the artifact in `store`, gives it back."""
+
+    def __call__(
+        self, graph: Graph, target: Target, options: Options, store: Store, *, recorder: Recorder
+    ) -> Found: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a ticket works with; the same for all tickets of a resolver. ``farm`` None is none."""
+
+    tiers: Tiers
+    farm: FarmClient | None
+    options: Options
+    recorder: Recorder
+    notices: Notices
+    progress: Progress
+    compile_local: CompileLocal
+
+    def compile_here(self, job: GraphJob, reason: FusecError | None) -> Found:
+        """Compile in this process. Raises PolicyError under `require`, CompilerError."""
+        if self.options.policy == "require":
+            raise PolicyError(
+                f"no artifact for {job.label}, and the policy is require"
+                + (f": {reason.message}" if reason else ""),
+                where=job.key,
+                hint="set FUSEC_POLICY=wait to compile here when the farm cannot",
+            ) from reason
+        self.recorder.count("local_compiles")
+        return self.compile_local(
+            job.graph, job.target, self.options, self.tiers.local, recorder=self.recorder
+        )
+
+    def farm_fault(self, error: RemoteError, consequence: str = _COMPILED_HERE) -> None:
+        """Count what the farm did not do, and tell it once a cause."""
+        cause = error.cause if isinstance(error, FarmUnavailable) else Cause.FAILED
+        self.notices.fault("remote_errors", f"farm-{cause}", error, consequence)
+
+
+class Ticket:
+    """One graph on its way; made by `Resolver.submit`, shared by all who want the same graph.
+
+    ``source`` says where the artifact came from, once `result` has returned.
+    """
+
+    def __init__(self, job: GraphJob, means: Means, on_end: Callable[[Ticket], None]) -> None:
+        self.job = job
+        self.source: Source | None = None
+        self._means = means
+        self._on_end = on_end
+        self._users = 1
+        self._lock = threading.Lock()
+        self._started = threading.Event()
+        self._found: Found | None = None
+        self._status: JobStatus | None = None
+        self._at_farm: FarmJob | None = None  # set while the farm may still bring it
+        self._reason: FusecError | None = None
+
+    def done(self) -> bool:
+        """True when `result` will not wait."""
+        return self._found is not None
+
+    def result(self) -> Found:
+        """The artifact: waits for the farm, or compiles here, by policy.
+
+        Raises PolicyError under `require`, CompilerError when the compile here fails too.
+        """
+        self._started.wait()
+        with self._lock:
+            if self._found is not None:
+                return self._found
+            try:
+                found = self._from_farm()
+                if found is None:
+                    found = self._means.compile_here(self.job, self._reason)
+                    self.source = Source.COMPILED_HERE
+            finally:
+                self._on_end(self)
+            self._found = found
+            return found
+
+    def cancel(self) -> None:
+        """One user less. After the last one the farm is told, and `result` compiles here."""
+        self._users -= 1
+        if self._users > 0:
+            return
+        self._on_end(self)
+        farm, job = self._means.farm, self._at_farm
+        self._at_farm = None
+        if farm is not None and job is not None:
+            farm.cancel(job.fingerprint)
+
+    def start(self) -> None:
+        """Look up, then submit to the farm. Called once, by the resolver."""
+        means = self._means
+        try:
+            hit = means.tiers.find([self.job.key]).get(self.job.key)
+            means.recorder.count("graph_misses" if hit is None else "graph_hits")
+            if hit is not None:
+                self._found, self.source = hit
+                self._on_end(self)
+            elif means.farm is not None and means.options.policy != "off":
+                self._submit(means.farm)
+        finally:
+            self._started.set()
+
+    def share(self) -> Ticket:
+        """The same ticket for one more user."""
+        self._users += 1
+        return self
+
+    def _submit(self, farm: FarmClient) -> None:
+        job = self.job
+        farm_job = FarmJob(
+            job.fingerprint.hex,
+            job.fingerprint.entries,
+            job.graph_bytes,
+            job.target,
+            self._means.options,
+            farm.waiter,
+        )
+        try:
+            with self._means.recorder.span("submit"):
+                self._status = farm.submit(farm_job)
+        except FarmUnavailable as error:
+            if error.cause is not Cause.BUSY:  # a full farm is asked again by `result`
+                self._gave_up(error)
+                return
+        except WireError as error:
+            self._gave_up(RemoteError(error.message, hint=error.hint))
+            return
+        self._at_farm = farm_job
+
+    def _from_farm(self) -> Found | None:
+        """Wait for the farm if it has the job; None, with the reason kept, when it did not help."""
+        farm, farm_job, means = self._means.farm, self._at_farm, self._means
+        if farm is None or farm_job is None:
+            return None
+        over = False
+        try:
+            with (
+                means.recorder.span("submit"),
+                means.progress.waiting(self.job.label) as report,
+            ):
+                farm.wait(
+                    farm_job,
+                    timeout_s=means.options.wait_s,
+                    on_progress=report,
+                    first=self._status,
+                )
+            over = True
+        except FarmFailed as error:
+            over = True
+            self._gave_up(error)
+            return None
+        except FarmUnavailable as error:
+            self._gave_up(error)
+            return None
+        finally:
+            self._at_farm = None
+            if not over:  # also when the user interrupts the wait
+                farm.cancel(farm_job.fingerprint)
+        found = means.tiers.fetch([self.job.key]).get(self.job.key)
+        if found is None:
+            text = "the farm is done, but its artifact cannot be read from the cache service"
+            self._gave_up(FarmUnavailable(text, Cause.BAD_REPLY))
+            return None
+        means.recorder.count("farm_compiles")
+        self.source = Source.FARM
+        return found
+
+    def _gave_up(self, error: RemoteError) -> None:
+        self._reason = error
+        self._means.farm_fault(error)
