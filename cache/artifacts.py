@@ -166,5 +166,3 @@ def _put_blobs(
 
 def _absent(store: Store, manifest: Manifest) -> set[str]:
     return set(manifest.digests()) - store.has_blobs(manifest.digests())
-
-

@@ -1,0 +1,97 @@
+"""The little of ASGI that the service needs: a request with a bounded body, a reply of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl
+
+from cache import protocol as wire
+from cache.errors import ProtocolError, TooLarge
+from cache.protocol import Value
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Response:
+    """A whole reply."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = wire.MSGPACK
+    headers: tuple[tuple[str, str], ...] = ()
+
+    async def send(self, send: Send) -> None:
+        """Send it."""
+        headers = [
+            (b"content-type", self.content_type.encode()),
+            (b"content-length", str(len(self.body)).encode()),
+        ]
+        headers += [(name.encode(), value.encode()) for name, value in self.headers]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+def packed(status: int, value: object) -> Response:
+    """A msgpack reply."""
+    return Response(status, wire.pack(value))
+
+
+@dataclass
+class Request:
+    """A request; its body is read on demand and at most once."""
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    receive: Receive = field(repr=False)
+
+    @classmethod
+    def of(cls, scope: Scope, receive: Receive) -> Request:
+        """The request of an ASGI scope. Of repeated headers the last one counts."""
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in scope["headers"]
+        }
+        query = scope.get("query_string", b"").decode("latin-1")
+        return cls(scope["method"], scope["path"], query, headers, receive)
+
+    def params(self) -> dict[str, str]:
+        """The query's parameters."""
+        return dict(parse_qsl(self.query, max_num_fields=16))
+
+    async def body(self, limit: int) -> bytes:
+        """The body, of at most `limit` bytes. Raises TooLarge before reading more, and
+        ProtocolError if the peer goes away in the middle."""
+        declared = self.headers.get("content-length", "")
+        if declared.isdecimal() and int(declared) > limit:
+            raise TooLarge(f"a body of {declared[:20]} bytes, limit {limit}")
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ProtocolError("the peer went away in the middle of the body")
+            chunk: bytes = message.get("body", b"")
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > limit:
+                raise TooLarge(f"a body of more than {limit} bytes")
+            if not message.get("more_body", False):
+                return b"".join(chunks) if len(chunks) > 1 else chunk
+
+    async def value(self, limit: int) -> Value:
+        """The body as msgpack. Raises ProtocolError unless it says that it is msgpack.
+
+        The type is asked for because a web page cannot send it to another site unasked.
+        """
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != wire.MSGPACK:
+            raise ProtocolError(f"the body must be {wire.MSGPACK}, not {kind[:60]!r}")
+        return wire.unpack(await self.body(limit), max_bytes=limit)

@@ -1,0 +1,124 @@
+"""Settings of the cache service: one frozen value, from FUSEC_CACHE_* and flags, checked once."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from cache.auth import Grant
+from cache.errors import ConfigError
+
+ENV_PREFIX = "FUSEC_CACHE_"
+
+
+@dataclass(frozen=True)
+class ServiceConfig:
+    """How a cache service runs. Raises ConfigError on values that make no sense.
+
+    Each field is the environment variable FUSEC_CACHE_<FIELD> and the flag --<field>.
+    """
+
+    host: str = field(default="127.0.0.1", metadata={"help": "interface to listen on"})
+    port: int = field(default=8700, metadata={"help": "port to listen on; 0 takes a free one"})
+    store: str = field(
+        default="memory:",
+        metadata={"help": "where artifacts live: memory:, file:///dir or s3://bucket/prefix"},
+    )
+    disk: str = field(
+        default="", metadata={"help": "a directory that keeps copies in front of an s3 store"}
+    )
+    s3_endpoint: str = field(
+        default="", metadata={"help": "address of an S3-compatible server, if not AWS"}
+    )
+    s3_region: str = field(default="", metadata={"help": "region of the bucket, if not AWS's own"})
+    memory_bytes: int = field(
+        default=512 << 20, metadata={"help": "bytes of compressed blobs kept in memory"}
+    )
+    entry_ttl_s: float = field(
+        default=10.0, metadata={"help": "seconds for which an entry is served from memory"}
+    )
+    farm_url: str = field(
+        default="", metadata={"help": "address of the compile farm's gateway, for misses"}
+    )
+    farm_token: str = field(
+        default="", repr=False, metadata={"help": "bearer token for the farm's gateway"}
+    )
+    tokens: tuple[Grant, ...] = field(
+        default=(),
+        repr=False,
+        metadata={"help": "who may do what: role:sha256-of-token, comma-separated (see `token`)"},
+    )
+    insecure: bool = field(
+        default=False,
+        metadata={"help": "serve other machines without tokens: anybody there may plant code"},
+    )
+    store_threads: int = field(default=16, metadata={"help": "most store calls at the same time"})
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port {self.port} is not between 0 and 65535")
+        if self.memory_bytes < 0 or self.entry_ttl_s < 0 or self.store_threads < 1:
+            raise ConfigError("memory_bytes, entry_ttl_s and store_threads cannot be negative")
+        if not self.store.startswith(("memory:", "file:///", "s3://")):
+            raise ConfigError(
+                f"store {self.store!r} is of no known kind",
+                hint="use memory:, file:///dir or s3://bucket/prefix",
+            )
+        if self.disk and not self.store.startswith("s3://"):
+            raise ConfigError("disk keeps copies in front of an s3 store; the store is not s3")
+        if self.farm_url and not self.farm_url.startswith(("http://", "https://")):
+            raise ConfigError(f"farm_url {self.farm_url!r} is not an http address")
+        if not self.tokens and not self.insecure and not is_loopback(self.host):
+            raise ConfigError(
+                f"will not listen on {self.host} without tokens: anybody who reaches it could "
+                "plant code that training jobs execute",
+                hint="set FUSEC_CACHE_TOKENS (see `python -m cache token --help`) or --insecure",
+            )
+
+    @classmethod
+    def load(
+        cls, environ: Mapping[str, str], flags: Mapping[str, str] | None = None
+    ) -> ServiceConfig:
+        """Read FUSEC_CACHE_* of `environ`, then `flags` (field name to text), which win.
+
+        Raises ConfigError for an unknown name and for a value that does not parse.
+        """
+        texts: dict[str, tuple[str, str]] = {}
+        for name, text in environ.items():
+            if name.startswith(ENV_PREFIX):
+                texts[name.removeprefix(ENV_PREFIX).lower()] = (name, text)
+        for name, text in (flags or {}).items():
+            texts[name] = (f"--{name.replace('_', '-')}", text)
+        known = {item.name: item for item in fields(cls)}
+        values: dict[str, object] = {}
+        for name, (shown, text) in texts.items():
+            if name not in known:
+                raise ConfigError(f"unknown setting {shown}; known are {', '.join(sorted(known))}")
+            values[name] = _parse(shown, known[name].default, text)
+        return cls(**values)  # type: ignore[arg-type]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server on `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _parse(shown: str, default: object, text: str) -> object:
+    try:
+        if isinstance(default, bool):
+            return {"1": True, "true": True, "0": False, "false": False, "": False}[text.lower()]
+        if isinstance(default, int):
+            return int(text)
+        if isinstance(default, float):
+            return float(text)
+        if isinstance(default, tuple):
+            return tuple(Grant.parse(item) for item in text.split(",") if item.strip())
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"{shown}: {text!r} is not a {type(default).__name__}") from error
+    return text

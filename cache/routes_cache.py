@@ -1,0 +1,153 @@
+"""Entries and blobs: the routes that clients and farm workers use all day."""
+
+from __future__ import annotations
+
+import re
+
+from cache import digest as digests
+from cache import frames
+from cache import key as keys
+from cache import protocol as wire
+from cache.artifacts import decode_entry
+from cache.asgi import Request, Response, packed
+from cache.errors import CacheError, MissingBlobs, ProtocolError
+from cache.protocol import Value
+from cache.service_state import ServiceState
+
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+
+
+async def entry_get(state: ServiceState, request: Request, key: str) -> Response:
+    """One entry: 200 with the manifest's bytes, or 404."""
+    data = await state.reader.entry(key)
+    return Response(404) if data is None else Response(200, data)
+
+
+async def entry_lookup(state: ServiceState, request: Request, _: str) -> Response:
+    """Many entries: those that are there and fit the reply together."""
+    found: dict[str, Value] = {}
+    room = wire.MAX_BATCH_BYTES
+    for key in dict.fromkeys(await _asked(request, "keys")):
+        keys.parse(key)
+        data = await state.reader.entry(key)
+        if data is None:
+            continue
+        room -= len(data)
+        if room < 0:
+            break
+        found[key] = data
+    return packed(200, {"found": found})
+
+
+async def entry_put(state: ServiceState, request: Request, key: str) -> Response:
+    """Create (If-None-Match: *) or replace an entry: 201, 200, 412, or 409 when a blob is absent.
+
+    The manifest must verify, be of the key's kind and be of a version that this service knows.
+    """
+    condition = request.headers.get("if-none-match")
+    if condition not in (None, "*"):
+        raise ProtocolError("If-None-Match can only be *")
+    data = await request.body(wire.MAX_MANIFEST)
+    state.metrics.bytes.labels("in").inc(len(data))
+    manifest = decode_entry(key, data)
+    wanted = manifest.digests()
+    absent = set(wanted) - await state.reader.call(state.store.has_blobs, wanted)
+    if absent:
+        sample = ", ".join(f"{digest[:16]}…" for digest in sorted(absent)[:3])
+        raise MissingBlobs(f"{len(absent)} blobs of {key[:24]}… are absent: {sample}")
+    if condition is None:
+        try:
+            await state.reader.call(state.store.replace_entry, key, data)
+        except CacheError:
+            state.reader.forget(key)
+            raise
+        state.reader.remember_entry(key, data)
+        return packed(200, {})
+    standing = await state.reader.call(state.store.get_entry, key)
+    if await state.reader.call(state.store.put_entry, key, data):
+        state.reader.remember_entry(key, data)
+        return packed(200 if standing == data else 201, {})
+    state.reader.forget(key)
+    state.metrics.conflicts.labels(manifest.kind).inc()
+    message = "another value stands under this key"
+    return packed(412, {"error": {"kind": "Conflict", "message": message}})
+
+
+async def entry_delete(state: ServiceState, request: Request, key: str) -> Response:
+    """Remove an entry: 204, also if there was none."""
+    await state.reader.call(state.store.delete_entry, key)
+    state.reader.forget(key)
+    return Response(204)
+
+
+async def blobs_has(state: ServiceState, request: Request, _: str) -> Response:
+    """Which blobs are there. The store is asked, not memory: writers rely on the answer."""
+    asked = await _asked_digests(request)
+    present = await state.reader.call(state.store.has_blobs, asked)
+    return packed(200, {"present": sorted(present)})
+
+
+async def blobs_get(state: ServiceState, request: Request, _: str) -> Response:
+    """Many blobs as zstd frames: those that are there and fit the reply together."""
+    found: dict[str, Value] = {}
+    room = wire.MAX_BATCH_BYTES
+    for digest in await _asked_digests(request):
+        frame = await state.reader.frame(digest)
+        if frame is not None and len(frame) <= room:
+            room -= len(frame)
+            found[digest] = frame
+    return packed(200, {"blobs": found})
+
+
+async def blob_get(state: ServiceState, request: Request, digest: str) -> Response:
+    """One blob as a zstd frame, whole or a range of the frame."""
+    frame = await state.reader.frame(digest)
+    if frame is None:
+        return Response(404)
+    headers = (
+        ("content-encoding", "zstd"),
+        ("accept-ranges", "bytes"),
+        ("cache-control", "public, max-age=31536000, immutable"),
+    )
+    match = _RANGE.fullmatch(request.headers.get("range", ""))
+    if match is None or not (match[1] or match[2]):
+        return Response(200, frame, wire.OCTETS, headers)
+    size = len(frame)
+    if match[1]:
+        first = int(match[1])
+        last = min(int(match[2]) if match[2] else size - 1, size - 1)
+    else:
+        first, last = max(size - int(match[2]), 0), size - 1
+    if first > last:
+        return Response(416, headers=(("content-range", f"bytes */{size}"),))
+    ranged = (*headers, ("content-range", f"bytes {first}-{last}/{size}"))
+    return Response(206, frame[first : last + 1], wire.OCTETS, ranged)
+
+
+async def blob_put(state: ServiceState, request: Request, digest: str) -> Response:
+    """Write a blob that comes as a zstd frame: 201, or 200 if it was there. 422 if it is not it."""
+    if request.headers.get("content-encoding", "").strip().lower() != "zstd":
+        raise ProtocolError("a blob is sent with Content-Encoding: zstd")
+    frame = await request.body(wire.MAX_FRAME)
+    state.metrics.bytes.labels("in").inc(len(frame))
+
+    def write() -> bool:
+        data = frames.decompress(frame, digest)
+        if state.store.has_blobs([digest]):
+            return False
+        state.store.put_blob(digest, data)
+        return True
+
+    written = await state.reader.call(write)
+    state.reader.remember_frame(digest, frame)
+    return packed(201 if written else 200, {})
+
+
+async def _asked(request: Request, field: str) -> list[str]:
+    value = wire.fields(await request.value(wire.MAX_REQUEST), request.path, (field,))
+    return wire.strings(value[field], f"{request.path}: {field}")
+
+
+async def _asked_digests(request: Request) -> list[str]:
+    asked = await _asked(request, "digests")
+    return list(dict.fromkeys(digests.require(digest) for digest in asked))

@@ -1,0 +1,201 @@
+"""The cache service: an ASGI application in front of a store.
+
+This file is the wiring: routes, roles, errors to statuses. What a route does is in
+`cache.routes_cache` and `cache.routes_farm`; reading and merging is in `cache.reader`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from cache import auth, routes_cache, routes_farm, routes_status
+from cache.asgi import App, Receive, Request, Response, Scope, Send, packed
+from cache.config import ServiceConfig, is_loopback
+from cache.counters import Counters
+from cache.errors import (
+    CacheError,
+    Corrupt,
+    MissingBlobs,
+    NotReachable,
+    Refused,
+    StoreFull,
+    TooLarge,
+)
+from cache.metrics import ServiceMetrics
+from cache.open_store import open_store
+from cache.reader import Reader
+from cache.service_state import ServiceState
+from cache.store import Store
+
+log = logging.getLogger("fusec.cache")
+
+Handler = Callable[[ServiceState, Request, str], Awaitable[Response]]
+_HEX = "[0-9a-f]{64}"
+_KEY = f"(?:front|graph|kernel)/{_HEX}"
+
+
+@dataclass(frozen=True)
+class Route:
+    """A method, a path (its one group is handed to the handler), the role it takes ("" = none)."""
+
+    method: str
+    path: re.Pattern[str]
+    role: str
+    name: str
+    handler: Handler
+
+
+def _route(method: str, path: str, role: str, name: str, handler: Handler) -> Route:
+    return Route(method, re.compile(path), role, name, handler)
+
+
+ROUTES = (
+    _route("GET", f"/v1/entries/({_KEY})", "read", "entry_get", routes_cache.entry_get),
+    _route("POST", "/v1/entries/lookup()", "read", "entry_lookup", routes_cache.entry_lookup),
+    _route("PUT", f"/v1/entries/({_KEY})", "write", "entry_put", routes_cache.entry_put),
+    _route("DELETE", f"/v1/entries/({_KEY})", "admin", "entry_delete", routes_cache.entry_delete),
+    _route("POST", "/v1/blobs/has()", "read", "blobs_has", routes_cache.blobs_has),
+    _route("POST", "/v1/blobs/get()", "read", "blobs_get", routes_cache.blobs_get),
+    _route("GET", f"/v1/blobs/({_HEX})", "read", "blob_get", routes_cache.blob_get),
+    _route("PUT", f"/v1/blobs/({_HEX})", "write", "blob_put", routes_cache.blob_put),
+    _route("POST", "/v1/compile/(submit)", "submit", "compile_submit", routes_farm.forward),
+    _route("GET", f"/v1/compile/({_HEX})", "submit", "compile_poll", routes_farm.forward),
+    _route("DELETE", f"/v1/compile/({_HEX})", "submit", "compile_cancel", routes_farm.forward),
+    _route("GET", "/v1/stats()", "read", "stats", routes_status.stats),
+    _route("GET", "/healthz()", "", "healthz", routes_status.healthz),
+    _route("GET", "/readyz()", "", "readyz", routes_status.readyz),
+    _route("GET", "/metrics()", "", "metrics", routes_status.metrics),
+    _route("GET", "/()", "", "status", routes_status.page),
+)
+
+
+def create_app(
+    config: ServiceConfig,
+    *,
+    store: Store | None = None,
+    registry: CollectorRegistry | None = None,
+) -> App:
+    """The application. `store` replaces the one that `config` names (for a farm that shares its
+    store object); `registry` takes the metrics of several parts of one process together."""
+    counters = Counters()
+    metrics = ServiceMetrics(registry or CollectorRegistry())
+    chosen = store if store is not None else open_store(config, counters)
+    metrics.watch_store(counters)
+    executor = ThreadPoolExecutor(config.store_threads, thread_name_prefix="fusec-cache-store")
+    reader = Reader(
+        chosen,
+        executor,
+        metrics,
+        memory_bytes=config.memory_bytes,
+        entry_ttl_s=config.entry_ttl_s,
+    )
+    state = ServiceState(config, chosen, reader, metrics)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+            await state.close()
+            executor.shutdown(wait=True)
+        elif scope["type"] == "http":
+            response = await _answer(state, Request.of(scope, receive))
+            metrics.bytes.labels("out").inc(len(response.body))
+            await response.send(send)
+
+    return app
+
+
+async def _answer(state: ServiceState, request: Request) -> Response:
+    started = time.perf_counter()
+    name, response = await _dispatch(state, request)
+    state.metrics.seconds.labels(name).observe(time.perf_counter() - started)
+    state.metrics.requests.labels(name, str(response.status)).inc()
+    return response
+
+
+async def _dispatch(state: ServiceState, request: Request) -> tuple[str, Response]:
+    allowed: list[str] = []
+    for route in ROUTES:
+        match = route.path.fullmatch(request.path)
+        if match is None:
+            continue
+        if route.method != request.method:
+            allowed.append(route.method)
+            continue
+        refusal = _refusal(state.config, request, route.role)
+        if refusal is not None:
+            return route.name, refusal
+        try:
+            return route.name, await route.handler(state, request, match.group(1))
+        except CacheError as error:
+            status = status_of(error)
+            state.metrics.errors.labels(route.name).inc()
+            level = logging.WARNING if status >= 500 else logging.INFO
+            log.log(level, "%s: %s", route.name, error, extra={"action": route.name})
+            return route.name, error_response(status, error)
+    if allowed:
+        text = ", ".join(sorted(allowed))
+        return "none", Response(405, b"", headers=(("allow", text),))
+    return "none", packed(404, {"error": {"kind": "NotFound", "message": "no such path"}})
+
+
+def status_of(error: CacheError) -> int:
+    """The HTTP status that stands for an error. The one place that decides it."""
+    if isinstance(error, MissingBlobs):
+        return 409
+    if isinstance(error, TooLarge):
+        return 413
+    if isinstance(error, Corrupt):
+        return 422
+    if isinstance(error, StoreFull):
+        return 507
+    # A store that refuses us is the service's trouble, not that of whoever asks.
+    if isinstance(error, NotReachable | Refused):
+        return 503
+    return 400
+
+
+def error_response(status: int, error: CacheError) -> Response:
+    """An error as a reply. Of trouble with the store only the kind is told to strangers."""
+    message = "the store is not reachable" if status == 503 else error.message
+    return packed(status, {"error": {"kind": type(error).__name__, "message": message}})
+
+
+def _refusal(config: ServiceConfig, request: Request, needed: str) -> Response | None:
+    if not config.tokens:
+        if config.insecure or _host_is_loopback(request.headers.get("host", "")):
+            return None
+        # A web page that points its own name at 127.0.0.1 must not get in.
+        message = "without tokens only this machine is served, under a loopback name"
+        return packed(403, {"error": {"kind": "Refused", "message": message}})
+    if not needed:
+        return None
+    role = auth.role_of(config.tokens, request.headers.get("authorization", ""))
+    if role is None:
+        message = "a valid bearer token is needed"
+        refusal = packed(401, {"error": {"kind": "Refused", "message": message}})
+        return Response(401, refusal.body, headers=(("www-authenticate", "Bearer"),))
+    if not auth.allows(role, needed):
+        message = f"the role {needed} is needed; the token has {role}"
+        return packed(403, {"error": {"kind": "Refused", "message": message}})
+    return None
+
+
+def _host_is_loopback(host: str) -> bool:
+    name = (
+        host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.split(":")[0]
+    )
+    return is_loopback(name)
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    await receive()
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    await send({"type": "lifespan.shutdown.complete"})

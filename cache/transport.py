@@ -1,0 +1,230 @@
+"""HTTP exchanges of the client: bounded in bytes, bounded in time, retried once, broken when dead.
+
+The part that knows httpx. What it gives its caller is a status and a body, or NotReachable.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import httpx
+
+from cache import protocol as wire
+from cache.breaker import MIN_RATE, DelayBudget
+from cache.counters import ClientMetrics
+from cache.errors import (
+    CacheError,
+    ConfigError,
+    Corrupt,
+    MissingBlobs,
+    NotReachable,
+    ProtocolError,
+    Refused,
+    StoreFull,
+    TooLarge,
+)
+
+_RETRIED = (httpx.ConnectError, httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
+_PROBE_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A complete answer."""
+
+    status: int
+    body: bytes
+
+
+class _Stalled(Exception):
+    """A transfer is slower than MIN_RATE for longer than the budget allows."""
+
+
+class Transport:
+    """Exchanges with one service. Raises ConfigError if `url` is not a plain http(s) address."""
+
+    def __init__(
+        self, url: str, token: str | None, budget: DelayBudget, metrics: ClientMetrics
+    ) -> None:
+        self.url = _checked(url)
+        self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        self._budget = budget
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._http: httpx.Client | None = None
+        self._pid = 0
+
+    def close(self) -> None:
+        """Close all connections; the next exchange opens new ones."""
+        with self._lock:
+            if self._http is not None and self._pid == os.getpid():
+                self._http.close()
+            self._http = None
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        limit: int,
+        body: bytes | None = None,
+        params: Mapping[str, str | int | float] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Reply:
+        """One request and its answer of at most `limit` bytes, whatever its status below 500.
+
+        Without `timeout` the time is the budget's and a 5xx other than 507 is NotReachable. With
+        it, the caller's time applies to the answer (the budget's still to the connection) and any
+        status is returned. Raises TooLarge if the answer is larger than `limit`.
+        """
+        try:
+            self._budget.admit()
+        except NotReachable:
+            self._metrics.add("short_circuits")
+            self._probe_if_due()
+            raise
+        for last in (False, True):
+            allowed = self._budget.admit()
+            started = time.monotonic()
+            try:
+                reply = self._once(
+                    method, path, body, params, headers or {}, limit, allowed, timeout
+                )
+            except (httpx.HTTPError, _Stalled) as error:
+                reason = _describe(error)
+                self._lost(time.monotonic() - started, f"{method} {path}: {reason}")
+                if last or not isinstance(error, _RETRIED) or self._budget.is_open:
+                    raise NotReachable(f"{self.url}{path}: {reason}") from error
+                self._metrics.add("retries")
+                continue
+            waited = time.monotonic() - started
+            if timeout is None and reply.status >= 500 and reply.status != 507:
+                self._lost(waited, f"{method} {path}: status {reply.status}")
+                raise NotReachable(f"{self.url}{path}: {_error_text(reply)}")
+            transfer = (len(reply.body) + len(body or b"")) / MIN_RATE
+            self._budget.succeeded(0.0 if timeout is not None else max(0.0, waited - transfer))
+            return reply
+        raise AssertionError("unreachable")
+
+    def _once(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        params: Mapping[str, str | int | float] | None,
+        headers: Mapping[str, str],
+        limit: int,
+        allowed: float,
+        timeout: float | None,
+    ) -> Reply:
+        patience = timeout or allowed + len(body or b"") / MIN_RATE
+        limits = httpx.Timeout(patience, connect=allowed)
+        self._metrics.add("requests")
+        started = time.monotonic()
+        with self._client().stream(
+            method,
+            self.url + path,
+            content=body,
+            params=params,
+            headers={**self._headers, **headers},
+            timeout=limits,
+        ) as response:
+            chunks: list[bytes] = []
+            received = 0
+            for chunk in response.iter_raw():
+                chunks.append(chunk)
+                received += len(chunk)
+                if received > limit:
+                    raise TooLarge(f"{self.url}{path}: an answer over {limit} bytes")
+                if time.monotonic() - started > patience + received / MIN_RATE:
+                    raise _Stalled
+        self._metrics.add("bytes_in", received)
+        self._metrics.add("bytes_out", len(body or b""))
+        return Reply(response.status_code, b"".join(chunks))
+
+    def _client(self) -> httpx.Client:
+        with self._lock:
+            if self._http is None or self._pid != os.getpid():
+                # After a fork the parent's sockets are the parent's: they are left alone.
+                self._http = httpx.Client(
+                    trust_env=False,
+                    follow_redirects=False,
+                    headers={"accept-encoding": "zstd", "user-agent": "fusec"},
+                    limits=httpx.Limits(max_connections=None, max_keepalive_connections=16),
+                )
+                self._pid = os.getpid()
+            return self._http
+
+    def _lost(self, seconds: float, reason: str) -> None:
+        self._metrics.add("errors")
+        self._budget.failed(seconds, reason)
+
+    def _probe_if_due(self) -> None:
+        if self._budget.take_probe():
+            self._metrics.add("probes")
+            threading.Thread(target=self._probe, name="fusec-cache-probe", daemon=True).start()
+
+    def _probe(self) -> None:
+        alive = False
+        try:
+            # Its own connection: those of before the outage may be dead.
+            with httpx.Client(trust_env=False, timeout=_PROBE_TIMEOUT_S) as http:
+                alive = http.get(self.url + wire.PATH_HEALTH).status_code == 200
+        except httpx.HTTPError:
+            alive = False
+        finally:
+            self._budget.probed(alive)
+        if alive:
+            self._metrics.add("recoveries")
+
+
+def check_status(reply: Reply, path: str) -> None:
+    """Raise the error that an answer's status stands for; nothing for 2xx."""
+    if 200 <= reply.status < 300:
+        return
+    text = f"{path}: {_error_text(reply)}"
+    made: dict[int, type[CacheError]] = {
+        401: Refused,
+        403: Refused,
+        409: MissingBlobs,
+        413: TooLarge,
+        422: Corrupt,
+        507: StoreFull,
+    }
+    raise made.get(reply.status, ProtocolError)(text)
+
+
+def _error_text(reply: Reply) -> str:
+    """What the service says went wrong, or its status where it says nothing readable."""
+    try:
+        value = wire.unpack(reply.body, max_bytes=wire.MAX_REQUEST, max_depth=4)
+    except (ProtocolError, TooLarge):
+        return f"status {reply.status}"
+    error = value.get("error") if isinstance(value, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    known = f": {message}"[:500] if isinstance(message, str) else ""
+    return f"status {reply.status}{known}"
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, _Stalled):
+        return f"slower than {MIN_RATE} bytes a second"
+    return f"{type(error).__name__} {error}".strip()
+
+
+def _checked(url: str) -> str:
+    shown = url.rpartition("@")[2][:200]
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"not an address: {shown!r}", hint="give http://host:port") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ConfigError(f"not an http address: {shown!r}", hint="give http://host:port")
+    if parsed.userinfo:
+        raise ConfigError("the address holds a password", hint="pass the token as a token")
+    return url.rstrip("/")
