@@ -110,10 +110,11 @@ def _stop(process: subprocess.Popen[str]) -> None:
         if stream is not None:
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
-    for ask in (lambda: None, process.terminate, process.kill):
-        ask()
+    for signal_next in (process.terminate, process.kill):
         try:
             process.wait(STOP_S)
         except subprocess.TimeoutExpired:
-            continue
-        return
+            signal_next()
+        else:
+            return
+    process.wait()
