@@ -10,6 +10,7 @@ from cache.auth import Grant
 from cache.errors import ConfigError
 
 ENV_PREFIX = "FUSEC_CACHE_"
+_CLIENTS = frozenset({"FUSEC_CACHE_DIR"})  # the client's setting; not ours, and no mistake
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class ServiceConfig:
         """
         texts: dict[str, tuple[str, str]] = {}
         for name, text in environ.items():
-            if name.startswith(ENV_PREFIX):
+            if name.startswith(ENV_PREFIX) and name not in _CLIENTS:
                 texts[name.removeprefix(ENV_PREFIX).lower()] = (name, text)
         for name, text in (flags or {}).items():
             texts[name] = (f"--{name.replace('_', '-')}", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import unquote
 
 from cache.config import ServiceConfig
@@ -10,16 +11,37 @@ from cache.errors import ConfigError
 from cache.local import LocalStore
 from cache.memory import MemoryStore
 from cache.store import Store
+from cache.tiered import TieredStore
 
 
 def open_store(config: ServiceConfig, counters: Counters) -> Store:
-    """The store that a configuration names. Raises ConfigError, or Refused for a directory that
-    is not ours; an S3 bucket is not asked for here, so that the service starts without it."""
+    """The store that a configuration names.
+
+    Raises ConfigError, or Refused for a directory that is not ours. An S3 bucket is not asked
+    for anything yet, so that the service starts, alive but not ready, without it.
+    """
     scheme, _, rest = config.store.partition(":")
     if scheme == "memory":
         return MemoryStore()
     if scheme == "file":
-        return LocalStore(unquote(rest.removeprefix("//")), counters=counters)
-    if scheme == "s3":
-        raise ConfigError("s3 stores come with the next commit")
-    raise ConfigError(f"store {config.store!r} is of no known kind")
+        return LocalStore(Path(unquote(rest.removeprefix("//"))), counters=counters)
+    if scheme != "s3":
+        raise ConfigError(f"store {config.store!r} is of no known kind")
+    try:
+        # boto3 comes with an extra and takes long to import: only those who use it pay.
+        from cache.s3 import S3Store
+    except ModuleNotFoundError as error:
+        raise ConfigError("an s3 store needs boto3", hint="pip install 'fusec[cache]'") from error
+    bucket, _, prefix = rest.removeprefix("//").partition("/")
+    if not bucket:
+        raise ConfigError(f"store {config.store!r} names no bucket")
+    far = S3Store(
+        bucket,
+        prefix,
+        endpoint=config.s3_endpoint,
+        region=config.s3_region,
+        counters=counters,
+    )
+    if not config.disk:
+        return far
+    return TieredStore(LocalStore(Path(config.disk), counters=counters), far, counters=counters)

@@ -1,0 +1,294 @@
+"""A store in an S3 bucket, or in anything that speaks S3 with conditional writes.
+
+    <prefix>/v1/blobs/<2 hex>/<digest>.zst    one zstd frame
+    <prefix>/v1/entries/<kind>/<hex>          a manifest's bytes
+
+New entries are put with `If-None-Match: *`, which the server decides atomically.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from cache import digest as digests
+from cache import frames
+from cache import key as keys
+from cache.counters import Counters
+from cache.errors import CacheError, Corrupt, NotReachable, Refused, StoreFull, TooLarge
+from cache.protocol import MAX_FRAME, MAX_MANIFEST, Value
+from cache.store import Blobs, check_blob, check_entry
+
+PARALLEL = 16
+"""Most requests of one batch at the same time."""
+_DESCRIBED = 10_000
+_CONFLICT_ATTEMPTS = 3
+_ABSENT = frozenset({"NoSuchKey", "404", "NotFound"})
+_TAKEN = frozenset({"PreconditionFailed", "412"})
+_RACED = frozenset({"ConditionalRequestConflict", "OperationAborted", "409"})
+_DENIED = frozenset(
+    {
+        "AccessDenied",
+        "403",
+        "Forbidden",
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "InvalidToken",
+        "TokenRefreshRequired",
+        "RequestTimeTooSkewed",
+    }
+)
+_FULL = frozenset({"QuotaExceeded", "InsufficientStorage", "XMinioStorageFull", "507"})
+
+
+class S3Store:
+    """A `Store` under `prefix` of `bucket`. Does not talk to the bucket until it is used.
+
+    `endpoint` is the address of an S3-compatible server, empty for AWS. Credentials come from
+    where AWS's tools look for them, unless `access_key` and `secret_key` are given. Requests wait
+    at most `timeout_s` for a sign of life and are tried `attempts` times. `counters` counts
+    `corrupt` and `io_errors`.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        endpoint: str = "",
+        region: str = "",
+        access_key: str | None = None,
+        secret_key: str | None = None,
+        timeout_s: float = 10.0,
+        attempts: int = 3,
+        counters: Counters | None = None,
+    ) -> None:
+        self.where = f"s3://{bucket}/{prefix.strip('/')}".rstrip("/")
+        self.counters = counters or Counters()
+        self._bucket = bucket
+        self._base = f"{prefix.strip('/')}/v1".lstrip("/")
+        with self._s3_errors("open the store"):
+            self._client: Any = boto3.session.Session().client(
+                "s3",
+                endpoint_url=endpoint or None,
+                region_name=region or ("us-east-1" if endpoint else None),
+                aws_access_key_id=access_key,
+                aws_secret_access_key=secret_key,
+                config=Config(
+                    connect_timeout=min(timeout_s, 3.0),
+                    read_timeout=timeout_s,
+                    retries={"mode": "standard", "total_max_attempts": attempts},
+                    max_pool_connections=2 * PARALLEL,
+                    # Servers other than AWS may refuse the checksums that boto3 adds by itself;
+                    # blobs and manifests carry their own.
+                    request_checksum_calculation="when_required",
+                    response_checksum_validation="when_required",
+                ),
+            )
+        self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="fusec-cache-s3")
+
+    def __enter__(self) -> S3Store:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close threads and connections."""
+        self._pool.shutdown(wait=True)
+        self._client.close()
+
+    def get_blob(self, digest: str) -> bytes | None:
+        """See `Store`."""
+        try:
+            return self._read_blob(digests.require(digest))
+        except Corrupt:
+            return None
+
+    def get_blobs(self, digests: Sequence[str]) -> Blobs:
+        """See `BatchStore`. Reads in parallel."""
+        found: dict[str, bytes] = {}
+        corrupt: set[str] = set()
+
+        def read(digest: str) -> None:
+            try:
+                data = self._read_blob(digest)
+            except Corrupt:
+                corrupt.add(digest)
+                return
+            if data is not None:
+                found[digest] = data
+
+        self._all(read, digests)
+        return Blobs(found, frozenset(corrupt))
+
+    def has_blobs(self, digests: Iterable[str]) -> set[str]:
+        """See `Store`. One small request a blob, in parallel."""
+        wanted = list(dict.fromkeys(digests))
+        present = self._all(self._has_blob, wanted)
+        return {digest for digest, here in zip(wanted, present, strict=True) if here}
+
+    def put_blob(self, digest: str, data: bytes) -> None:
+        """See `Store`. Writes in any case: to ask first costs as much for small blobs."""
+        check_blob(digest, data)
+        with self._s3_errors(f"write blob {digest[:16]}…"):
+            self._client.put_object(
+                Bucket=self._bucket,
+                Key=self._blob_name(digest),
+                Body=frames.compress(data),
+                ContentType="application/zstd",
+            )
+
+    def get_entry(self, key: str) -> bytes | None:
+        """See `Store`."""
+        try:
+            return self._read(self._entry_name(key), MAX_MANIFEST, f"read entry {key[:24]}…")
+        except TooLarge:
+            self._discard(self._entry_name(key))
+            return None
+
+    def put_entry(self, key: str, manifest_bytes: bytes) -> bool:
+        """See `Store`."""
+        check_entry(key, manifest_bytes)
+        for _ in range(_CONFLICT_ATTEMPTS):
+            with self._s3_errors(f"write entry {key[:24]}…"):
+                try:
+                    self._put_entry(key, manifest_bytes, IfNoneMatch="*")
+                    return True
+                except ClientError as error:
+                    if _code(error) not in _TAKEN | _RACED:
+                        raise
+            standing = self.get_entry(key)
+            if standing is not None:
+                return standing == manifest_bytes
+        raise NotReachable(f"entry {key[:24]}… in {self.where} comes and goes")
+
+    def replace_entry(self, key: str, manifest_bytes: bytes) -> None:
+        """See `Store`."""
+        check_entry(key, manifest_bytes)
+        with self._s3_errors(f"write entry {key[:24]}…"):
+            self._put_entry(key, manifest_bytes)
+
+    def delete_entry(self, key: str) -> None:
+        """See `Store`."""
+        name = self._entry_name(key)
+        with self._s3_errors(f"remove entry {key[:24]}…"):
+            self._client.delete_object(Bucket=self._bucket, Key=name)
+
+    def describe(self) -> dict[str, Value]:
+        """See `Store`. Counts at most 10,000 objects; `more` says that there are more."""
+        counts = {"blobs": 0, "entries": 0}
+        total = 0
+        more = False
+        for part in counts:
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=f"{self._base}/{part}/"
+            )
+            with self._s3_errors("list the store"):
+                for page in pages:
+                    for item in page.get("Contents", ()):
+                        counts[part] += 1
+                        total += item["Size"]
+                    if counts[part] >= _DESCRIBED and page.get("IsTruncated"):
+                        more = True
+                        break
+        return {"kind": "s3", "where": self.where, "bytes": total, "more": more, **counts}
+
+    def _blob_name(self, digest: str) -> str:
+        digests.require(digest)
+        return f"{self._base}/blobs/{digest[:2]}/{digest}.zst"
+
+    def _entry_name(self, key: str) -> str:
+        keys.parse(key)
+        return f"{self._base}/entries/{key}"
+
+    def _has_blob(self, digest: str) -> bool:
+        with self._s3_errors(f"look for blob {digest[:16]}…"):
+            try:
+                self._client.head_object(Bucket=self._bucket, Key=self._blob_name(digest))
+            except ClientError as error:
+                if _code(error) in _ABSENT:
+                    return False
+                raise
+        return True
+
+    def _read_blob(self, digest: str) -> bytes | None:
+        name = self._blob_name(digest)
+        try:
+            frame = self._read(name, MAX_FRAME, f"read blob {digest[:16]}…")
+            return None if frame is None else frames.decompress(frame, digest)
+        except (Corrupt, TooLarge) as error:
+            self._discard(name)
+            raise Corrupt(f"blob {digest[:16]}… in {self.where}: {error}") from error
+
+    def _read(self, name: str, limit: int, action: str) -> bytes | None:
+        with self._s3_errors(action):
+            try:
+                answer = self._client.get_object(Bucket=self._bucket, Key=name)
+            except ClientError as error:
+                if _code(error) in _ABSENT:
+                    return None
+                raise
+            with answer["Body"] as body:
+                if answer["ContentLength"] > limit:
+                    size = answer["ContentLength"]
+                    raise TooLarge(f"an object of {size} bytes, limit {limit}")
+                data: bytes = body.read()
+                return data
+
+    def _put_entry(self, key: str, data: bytes, **condition: str) -> None:
+        self._client.put_object(
+            Bucket=self._bucket,
+            Key=self._entry_name(key),
+            Body=data,
+            ContentType="application/msgpack",
+            **condition,
+        )
+
+    def _discard(self, name: str) -> None:
+        self.counters.add("corrupt")
+        # A reader may not be allowed to remove: then the bad copy is a miss every time.
+        with suppress(BotoCoreError, ClientError):
+            self._client.delete_object(Bucket=self._bucket, Key=name)
+
+    def _all(self, function: Callable[[str], Any], items: Sequence[str]) -> list[Any]:
+        if len(items) < 2:
+            return [function(item) for item in items]
+        return list(self._pool.map(function, items))
+
+    @contextmanager
+    def _s3_errors(self, action: str) -> Iterator[None]:
+        """Turn what botocore says into the errors of this package."""
+        text = f"cannot {action} in {self.where}"
+        try:
+            yield
+        except CacheError:
+            raise
+        except ClientError as error:
+            code = _code(error)
+            self.counters.add("io_errors")
+            if code in _DENIED:
+                hint = "check the credentials, their expiry, this machine's clock and the policy"
+                raise Refused(f"{text}: {code}", hint=hint) from error
+            if code in _FULL:
+                raise StoreFull(f"{text}: {code}") from error
+            hint = "check bucket, region and endpoint"
+            raise NotReachable(f"{text}: {code}", hint=hint) from error
+        except (BotoCoreError, ValueError, OSError) as error:
+            # ValueError: an endpoint that is not an address. OSError: a connection cut in the body.
+            self.counters.add("io_errors")
+            hint = "check endpoint, network and credentials"
+            raise NotReachable(f"{text}: {type(error).__name__}", hint=hint) from error
+
+
+def _code(error: ClientError) -> str:
+    code: str = error.response.get("Error", {}).get("Code", "")
+    return code
