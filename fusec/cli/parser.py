@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from cache.errors import CacheError
 from fusec import __version__
 from fusec.cli import demo, doctor, serve, stats
 from fusec.errors import FusecError
@@ -40,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
     arguments = parser().parse_args(argv)
     try:
         return int(arguments.run(arguments))
-    except FusecError as error:
+    except (FusecError, CacheError) as error:
         print(f"fusec: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from cache.testing import seaweedfs_server
 from fusec.demo.check import errors, violations
 from fusec.demo.farm_process import FarmProcess, farm_process, importable
 from fusec.demo.results import Result, read
-from fusec.demo.s3_server import s3_server
 from fusec.demo.table import Report
 from fusec.errors import FusecError
 
@@ -92,7 +92,7 @@ def _farm(config: DemoConfig, folder: Path, progress: Progress) -> Iterator[Farm
             store = f"file://{folder / 'store'}"
         elif config.store == "s3":
             progress("store", "starting an S3 server")
-            server = stack.enter_context(s3_server(folder / "s3"))
+            server = stack.enter_context(seaweedfs_server(folder / "s3"))
             store, endpoint, env = f"s3://{server.bucket}/demo", server.endpoint, server.env
         progress("farm", f"starting the farm ({config.pool} pool)")
         yield stack.enter_context(
