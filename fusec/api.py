@@ -1,0 +1,75 @@
+"""The backend that `torch.compile(model, backend="fusec")` finds: wiring only."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fusec.codegen.isa import host_target
+from fusec.errors import OptionsError
+from fusec.options import Options
+from fusec.remote.resolve import Resolver
+from fusec.runtime.loader import load
+from fusec.session import Session
+from fusec.trace import Recorder, Snapshot
+
+if TYPE_CHECKING:
+    import torch
+
+
+class _Process:
+    """What torch.compile's string backends leave no room to pass: one of these a process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.recorder = Recorder()
+        self.sessions: dict[Options, Session] = {}
+
+
+_process = _Process()
+
+
+def backend(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+) -> Callable[..., Any]:
+    """Compile one graph of Dynamo's; what `torch.compile(model, backend="fusec", …)` calls.
+
+    mode and options are torch.compile's own; options are fields of `fusec.Options` by name. Raises
+    OptionsError for an option or variable that makes no sense; any other fault of fusec ends in a
+    warning, a counter and the graph run eager.
+    """
+    overrides = dict(options or {})
+    if mode is not None:
+        if overrides.get("mode", mode) != mode:
+            raise OptionsError("mode is given twice, as an argument and among the options")
+        overrides["mode"] = mode
+    return session(Options.from_env(overrides=overrides)).backend(gm, example_inputs)
+
+
+def session(options: Options) -> Session:
+    """The process's session for these options, made on first use."""
+    with _process.lock:
+        found = _process.sessions.get(options)
+        if found is None:
+            recorder = _process.recorder
+            resolver = Resolver.open(options, recorder)
+            found = Session(options, host_target(), resolver, load, recorder)
+            _process.sessions[options] = found
+        return found
+
+
+def snapshot() -> Snapshot:
+    """Seconds by stage and counts by name of this process, since the start or the last `reset`."""
+    return _process.recorder.snapshot()
+
+
+def reset() -> None:
+    """Forget all sessions and counters. For tests: what is compiled already goes on working."""
+    with _process.lock:
+        _process.sessions.clear()
+        _process.recorder = Recorder()

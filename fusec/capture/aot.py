@@ -1,0 +1,120 @@
+"""AOTAutograd over one Dynamo graph: forward and backward graphs, compiled at the same time.
+
+`trace` hands each graph out as soon as it exists and waits for the executables only when
+AOTAutograd is done, so that whoever compiles has both under way at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from fusec.capture import decompositions, seams
+from fusec.capture.export import Exported, export
+from fusec.ir.graph import Graph
+from fusec.trace import Recorder
+
+Executable = Callable[[list[Any]], list[Any]]
+"""Takes the inputs of a graph as a list, which it clears; returns the list of outputs."""
+
+
+class Pending(Protocol):
+    """An executable that may still be under way."""
+
+    def result(self) -> Executable:
+        """Wait for it. Raises FusecError when it could not be made."""
+        ...
+
+
+CompileGraph = Callable[[Graph, str], Pending]
+"""Starts to compile a graph in its role, forward, backward or inference; returns at once."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One graph that AOTAutograd made. constants: how many inputs the client appends."""
+
+    role: str
+    graph: Graph
+    constants: int
+
+
+@dataclass(frozen=True)
+class Traced:
+    """fn: the callable, taking the Dynamo graph's inputs; parts: its graphs, the forward first.
+
+    forward: what a recipe is made of, or why there can be none.
+    """
+
+    fn: Callable[..., Any]
+    parts: tuple[Part, ...]
+    forward: seams.SimpleForward | str
+
+
+class _Slot:
+    """The boxed callable that AOTAutograd keeps; its executable is put in when it is ready."""
+
+    _boxed_call = True
+
+    def __init__(self, pending: Pending, constants: tuple[torch.Tensor, ...]) -> None:
+        self.pending = pending
+        self.constants = constants
+        self.run: Executable | None = None
+
+    def fill(self) -> None:
+        self.run = self.pending.result()
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        assert self.run is not None, "a graph is called before its executable is there"
+        if self.constants:
+            inputs.extend(self.constants)
+        return self.run(inputs)
+
+
+def trace(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compile_graph: CompileGraph,
+    *,
+    recorder: Recorder,
+) -> Traced:
+    """Run AOTAutograd and compile what it makes.
+
+    Raises CaptureUnsupported for a graph that has no form of ours, or what `compile_graph` and
+    its pending executables raise.
+    """
+    parts: dict[str, Part] = {}
+    slots: list[_Slot] = []
+    forward: list[seams.SimpleForward | str] = []
+
+    def compiler(role: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], _Slot]:
+        def compile_one(graph_module: torch.fx.GraphModule, _: Sequence[Any]) -> _Slot:
+            exported: Exported = export(graph_module)
+            if role == "backward":
+                seams.no_donated_buffers()
+            else:
+                count = len(exported.graph.outputs)
+                forward.append(seams.simple_forward(count, training=role == "forward"))
+            parts[role] = Part(role, exported.graph, len(exported.constants))
+            slot = _Slot(compile_graph(exported.graph, role), exported.constants)
+            slots.append(slot)
+            return slot
+
+        return compile_one
+
+    with recorder.span("trace"):
+        fn = seams.aot_module(
+            gm,
+            example_inputs,
+            forward=compiler("forward"),
+            backward=compiler("backward"),
+            inference=compiler("inference"),
+            decompositions=decompositions.table(),
+        )
+    for slot in slots:
+        slot.fill()
+    ordered = tuple(parts[r] for r in ("forward", "inference", "backward") if r in parts)
+    return Traced(fn, ordered, forward[-1] if forward else "AOTAutograd made no forward graph")

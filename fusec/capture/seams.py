@@ -1,0 +1,365 @@
+"""Every touch of torch's private API, in one place, for torch 2.11 to 2.14.
+
+Nothing outside this file imports `torch._dynamo`, `torch._functorch`, `torch._decomp`,
+`torch._guards` or reads their metadata classes: those change with each release. Each function here
+has a test, so that a new release shows at once which seam moved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+import torch._functorch.config as functorch_config
+from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._functorch._aot_autograd.schemas import MutationType, OutputType
+from torch._functorch.aot_autograd import aot_module_simplified
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+from fusec.errors import CaptureUnsupported
+
+Callable_ = Callable[..., Any]
+
+
+# -- Dynamo -----------------------------------------------------------------------------------
+
+
+def disable(fn: Callable_) -> Callable_:
+    """`fn`, never traced by Dynamo, nor anything that it calls."""
+    disabled: Callable_ = torch.compiler.disable(fn, recursive=True)
+    return disabled
+
+
+def no_modes() -> AbstractContextManager[Any]:
+    """Real tensors stay real inside: no fake tensors, no functionalisation."""
+    return _disable_current_modes()
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """True for a tensor or parameter without a subclass of somebody's own (fake ones count)."""
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
+
+
+def mark_dynamic(tensor: torch.Tensor, dims: frozenset[int]) -> None:
+    """Tell Dynamo that these dims of a result vary, so that the next graph is dynamic at once."""
+    known: set[int] = getattr(tensor, "_dynamo_propagated_dynamic_indices", set())
+    tensor._dynamo_propagated_dynamic_indices = known | dims  # type: ignore[attr-defined]
+
+
+def expects_fake_outputs() -> bool:
+    """True when the caller's first call passes fake tensors (DDP's graph splitter does)."""
+    context = TracingContext.try_get()
+    return bool(context is not None and getattr(context, "fakify_first_call", False))
+
+
+def compiled_autograd_active() -> bool:
+    """True when the backward pass itself is going to be traced."""
+    import torch._dynamo.compiled_autograd as compiled_autograd
+    import torch._dynamo.config as dynamo_config
+
+    return bool(
+        getattr(dynamo_config, "compiled_autograd", False)
+        or getattr(compiled_autograd, "in_compiled_autograd_region", False)
+        or getattr(compiled_autograd, "compiled_autograd_enabled", False)
+    )
+
+
+# -- Symbolic shapes --------------------------------------------------------------------------
+
+
+def shape_env() -> Any:
+    """The ShapeEnv of the graph that is being compiled, or None."""
+    context = TracingContext.try_get()
+    fake_mode = context.fake_mode if context is not None else None
+    return fake_mode.shape_env if fake_mode is not None else None
+
+
+def _bound(value: Any) -> int | None:
+    """A bound of a range; None for infinity, whichever of torch's and sympy's it is."""
+    if value is int_oo or value is -int_oo or not getattr(value, "is_finite", True):
+        return None
+    return None if isinstance(value, float) and math.isinf(value) else int(value)
+
+
+def ranges_of(numbers: Iterable[Any]) -> Callable[[Any], tuple[int | None, int | None]]:
+    """A function from sympy symbols to inclusive ranges, for the ShapeEnv behind these SymInts."""
+    env = next((n.node.shape_env for n in numbers if isinstance(n, torch.SymInt)), None)
+
+    def of(symbol: Any) -> tuple[int | None, int | None]:
+        known = None if env is None else env.var_to_range.get(symbol)
+        return (None, None) if known is None else (_bound(known.lower), _bound(known.upper))
+
+    return of
+
+
+def is_unbacked(value: Any) -> bool:
+    """True when a symbolic number depends on a symbol that only the data decides."""
+    if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return False
+    kinds = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
+    return any(symbol_is_type(s, kinds) for s in value.node.expr.free_symbols)
+
+
+# -- State that changes what is traced ---------------------------------------------------------
+
+
+def saved_tensor_hooks_active() -> bool:
+    """True inside `torch.autograd.graph.saved_tensors_hooks`."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def functorch_active() -> bool:
+    """True inside vmap, grad or another functorch transform."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def any_autocast() -> bool:
+    return bool(torch._C._is_any_autocast_enabled())
+
+
+def disable_autocast() -> AbstractContextManager[Any]:
+    """Autocast is already in the graph: a compiled graph runs with it off."""
+    guard: AbstractContextManager[Any] = torch._C._DisableAutocast()
+    return guard
+
+
+def retains_graph() -> bool:
+    """True in a backward pass that keeps its graph (`retain_graph=True`)."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+# Settings of functorch that change the graphs AOTAutograd makes.
+_FUNCTORCH_SETTINGS: Final = (
+    "activation_memory_budget",
+    "activation_memory_budget_runtime_estimator",
+    "activation_memory_budget_solver",
+    "aggressive_recomputation",
+    "backward_pass_autocast",
+    "ban_recompute_long_fusible_chains",
+    "ban_recompute_materialized_backward",
+    "ban_recompute_not_in_allowlist",
+    "ban_recompute_reductions",
+    "ban_recompute_used_far_apart",
+    "custom_op_default_layout_constraint",
+    "enable_activation_offloading",
+    "enable_complex_wrapper",
+    "functionalize_rng_ops",
+    "guess_tangent_strides_as_outputs",
+    "is_non_builtin_to_include",
+    "max_dist_from_bw",
+    "recompute_views",
+    "remat_using_tags_for_fwd_loss_bwd_graph",
+    "selective_decompose",
+    "treat_parameters_as_free_to_save",
+    "view_replay_for_aliased_outputs",
+)
+
+
+def functorch_settings() -> tuple[tuple[str, str], ...]:
+    """Name and value of the settings that this release knows."""
+    known = ((n, getattr(functorch_config, n, None)) for n in _FUNCTORCH_SETTINGS)
+    return tuple((name, repr(value)) for name, value in known)
+
+
+def custom_passes_installed() -> bool:
+    """True when somebody hooked a pass of their own into AOTAutograd: its code is in no key."""
+    return any(
+        getattr(functorch_config, name, None) is not None
+        for name in ("joint_custom_pass", "partitioner_pass")
+    )
+
+
+# -- AOTAutograd ------------------------------------------------------------------------------
+
+
+def core_decompositions() -> dict[Any, Callable_]:
+    """torch's table of decompositions to core ATen, a copy."""
+    return dict(core_aten_decompositions().items())
+
+
+def registered_decompositions(operators: Sequence[Any]) -> dict[Any, Callable_]:
+    """torch's own decompositions of these operators (all overloads of a packet)."""
+    return dict(get_decompositions(operators))
+
+
+def aot_module(
+    gm: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    forward: Callable_,
+    backward: Callable_,
+    inference: Callable_,
+    decompositions: dict[Any, Callable_],
+) -> Callable_:
+    """Run AOTAutograd; each compiler gets (graph module, inputs) and returns a boxed callable.
+
+    The backward is compiled with the forward, so that both can be under way at once. Donated
+    buffers are off: with them a second backward through a retained graph is an error.
+    """
+    settings = {"force_non_lazy_backward_lowering": True, "donated_buffer": False}
+    with functorch_config.patch(settings):
+        compiled: Callable_ = aot_module_simplified(
+            gm,
+            inputs,
+            fw_compiler=forward,
+            bw_compiler=backward,
+            inference_compiler=inference,
+            partition_fn=min_cut_rematerialization_partition,
+            decompositions=decompositions,
+            keep_inference_input_mutations=True,
+        )
+    return compiled
+
+
+def no_donated_buffers() -> None:
+    """Called while a backward is compiled: state that it reuses no saved buffer."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
+
+
+@dataclass(frozen=True)
+class TangentLayout:
+    """The layout that a backward graph is made for: a memory format, or exact sizes, strides."""
+
+    memory_format: torch.memory_format | None
+    size: tuple[int, ...] = ()
+    stride: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class OutputInfo:
+    """One output of the user's function."""
+
+    is_tensor: bool
+    requires_grad: bool
+    unsafe_view: bool
+    dynamic_dims: frozenset[int]
+
+
+@dataclass(frozen=True)
+class SimpleForward:
+    """What is needed to call a forward and a backward graph without AOTAutograd's wrappers.
+
+    outputs: the user's outputs; bumped: inputs whose version a call increments, as an in-place
+    operation in the graph writes them; saved: tensors saved with the version check, then without;
+    symbols: numbers saved; tangents: layout by output that has a gradient.
+    """
+
+    inputs: int
+    outputs: tuple[OutputInfo, ...]
+    bumped: tuple[int, ...]
+    mutated: tuple[int, ...]
+    saved_checked: int
+    saved_unchecked: int
+    saved_symbols: int
+    tangents: tuple[TangentLayout, ...]
+
+
+def simple_forward(outputs_of_graph: int, training: bool) -> SimpleForward | str:
+    """What AOTAutograd recorded about the graph being compiled, or why it is not simple.
+
+    outputs_of_graph: number of outputs of the forward or inference graph.
+    """
+    context = TracingContext.try_get()
+    meta = context.fw_metadata if context is not None else None
+    if context is None or meta is None:
+        return "no record of AOTAutograd"
+    reason = _not_simple(meta, context)
+    if reason is not None:
+        return reason
+    outputs = tuple(
+        OutputInfo(
+            is_tensor=issubclass(o.raw_type, torch.Tensor),
+            requires_grad=bool(o.requires_grad),
+            unsafe_view=o.output_type is OutputType.unsafe_view_alias,
+            dynamic_dims=frozenset(o.dynamic_dims or ()),
+        )
+        for o in meta.output_info
+    )
+    symbols = int(meta.num_symints_saved_for_bw or 0) if training else 0
+    unchecked = int(getattr(meta, "num_tensors_saved_with_no_vc_check", 0) or 0) if training else 0
+    checked = outputs_of_graph - len(outputs) - symbols - unchecked
+    if checked < 0 or (not training and checked):
+        return "the graph's outputs are not the ones recorded"
+    layouts: list[TangentLayout] = []
+    if training:
+        for tangent in meta.subclass_tangent_meta:
+            layout = getattr(tangent, "memory_format", None)
+            if layout is None:
+                return "a gradient's layout is not recorded"
+            if layout.memory_format is not None:
+                layouts.append(TangentLayout(layout.memory_format))
+            elif all(isinstance(x, int) for x in (*layout.size, *layout.stride)):
+                layouts.append(TangentLayout(None, tuple(layout.size), tuple(layout.stride)))
+            else:
+                return "a gradient's layout is symbolic"
+        if len(layouts) != sum(o.requires_grad for o in outputs):
+            return "gradients and outputs do not match"
+    return SimpleForward(
+        len(meta.input_info),
+        outputs,
+        tuple(meta.mutated_graph_handled_indices_seen_by_autograd),
+        tuple(meta.mutated_graph_handled_indices),
+        checked,
+        unchecked,
+        symbols,
+        tuple(layouts),
+    )
+
+
+def _not_simple(meta: Any, context: Any) -> str | None:
+    """Why a plain autograd.Function cannot stand for this graph; None when it can."""
+    plain = (OutputType.non_alias, OutputType.unsafe_view_alias)
+    if any(i.mutation_type is MutationType.MUTATED_OUT_GRAPH for i in meta.input_info):
+        return "an input is changed in place outside the graph"
+    if any(i.mutates_metadata or i.mutates_storage_metadata for i in meta.input_info):
+        return "the shape or storage of an input is changed"
+    if any(getattr(i, "mutation_inductor_storage_resize", False) for i in meta.input_info):
+        return "the storage of an input is resized"
+    if any(o.output_type not in plain for o in meta.output_info) or meta.num_intermediate_bases:
+        return "an output shares memory with an input or another output"
+    if any(
+        bool(o.requires_grad) != bool(getattr(o, "requires_grad_for_backward", o.requires_grad))
+        for o in meta.output_info
+    ):
+        return "an output requires a gradient that does not come from this graph"
+    if any(o.requires_grad and not issubclass(o.raw_type, torch.Tensor) for o in meta.output_info):
+        return "an output that is no tensor requires a gradient"
+    if meta.is_rng_op_functionalized or getattr(meta, "num_graphsafe_rng_states", 0):
+        return "random numbers are functionalised"
+    if meta.tokens or getattr(meta, "num_backward_tokens", 0):
+        return "operators with side effects are ordered by tokens"
+    if meta.grad_enabled_mutation is not None:
+        return "the function leaves the gradient mode changed"
+    if getattr(meta, "num_opaque_objects_saved_for_bw", 0):
+        return "opaque objects are saved for the backward"
+    if getattr(meta, "act_input_indices", None):
+        return "an input is an unfinished collective"
+    if meta.indices_of_inputs_that_requires_grad_with_mutations_in_bw:
+        return "the backward changes an input in place"
+    if any(type(x).__name__ == "SubclassCreationMeta" for x in _subclass_metas(meta)):
+        return "a tensor subclass is involved"
+    if context.guards_context.aotautograd_guards:
+        return "AOTAutograd added guards on inputs that share memory"
+    return None
+
+
+def _subclass_metas(meta: Any) -> Iterable[Any]:
+    yield from meta.subclass_inp_meta
+    yield from meta.subclass_fw_graph_out_meta
+    yield from meta.subclass_tangent_meta
+
+
+def unsupported_by_aot(error: Exception) -> CaptureUnsupported:
+    """An error of ours for one that AOTAutograd raised about the graph itself."""
+    return CaptureUnsupported(f"AOTAutograd cannot trace this graph: {error}")

@@ -1,0 +1,163 @@
+"""The session of one set of options: the way from Dynamo's graphs to callables.
+
+    Dynamo's graph ── front key ── hit ──► recipe ─────────────► callable
+                          │ miss                                    ▲
+                          └► AOTAutograd ── graph keys ── compile ──┘
+
+Nothing here raises for a fault of ours: such a graph runs eager, with one warning a cause.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import torch
+
+from cache.artifacts import Found
+from fusec.artifact.fingerprint import graph_fingerprint, toolchain
+from fusec.capture import aot, seams
+from fusec.capture.aot import Executable
+from fusec.errors import ArtifactError, CompilerError, FusecError
+from fusec.ir.graph import Graph
+from fusec.ir.wire import graph_to_bytes
+from fusec.options import Options, Target
+from fusec.remote.jobs import FrontRecord, GraphJob
+from fusec.remote.tiers import FrontFound
+from fusec.trace import Recorder
+
+log = logging.getLogger("fusec")
+
+# What a fault inside our own compiler looks like. It must not stop a training job.
+FAULTS: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+class Ticket(Protocol):
+    """A graph in flight (`fusec.remote.ticket.Ticket`)."""
+
+    def result(self) -> Found: ...
+
+    def cancel(self) -> None: ...
+
+
+class Resolver(Protocol):
+    """Where artifacts come from (`fusec.remote.resolve.Resolver`)."""
+
+    def submit(self, job: GraphJob) -> Ticket: ...
+
+    def lookup_front(self, key: str) -> FrontFound | None: ...
+
+    def publish_front(self, record: FrontRecord) -> None: ...
+
+    def compile_again(self, job: GraphJob, error: FusecError) -> Found: ...
+
+
+class Load(Protocol):
+    """An artifact to a callable (`fusec.runtime.loader.load`). Raises LoadError."""
+
+    def __call__(self, found: Found, *, recorder: Recorder) -> Executable: ...
+
+
+class _Pending:
+    """A graph in flight, loaded when it is asked for."""
+
+    def __init__(self, job: GraphJob, ticket: Ticket, session: Session) -> None:
+        self.job = job
+        self._ticket = ticket
+        self._session = session
+
+    def result(self) -> Executable:
+        return self._session.executable(self.job, self._ticket)
+
+    def cancel(self) -> None:
+        self._ticket.cancel()
+
+
+class Session:
+    """From Dynamo's graphs to callables, with one set of options, one resolver and one loader."""
+
+    def __init__(
+        self, options: Options, target: Target, resolver: Resolver, load: Load, recorder: Recorder
+    ) -> None:
+        self.options = options
+        self.target = target
+        self.recorder = recorder
+        self._resolver = resolver
+        self._load = load
+        self._warned: set[str] = set()
+        self._lock = threading.Lock()
+
+    def backend(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """A callable for Dynamo's graph: compiled, or eager when that fails."""
+        try:
+            return seams.disable(self._compiled(gm, inputs))
+        except FusecError as error:
+            self._warn(error)
+            self.recorder.count("fallbacks_to_eager")
+            return seams.disable(gm.forward)
+
+    def _compiled(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        started: list[_Pending] = []
+
+        def start(graph: Graph, role: str) -> _Pending:
+            started.append(self._start(graph, role))
+            return started[-1]
+
+        done = False
+        try:
+            traced = aot.trace(gm, inputs, start, recorder=self.recorder)
+            done = True
+        finally:
+            if not done:  # a fault, or Dynamo wants to trace again: nobody will ask for these
+                for pending in started:
+                    pending.cancel()
+        return traced.fn
+
+    def _start(self, graph: Graph, role: str) -> _Pending:
+        with self.recorder.span("key"):
+            data = graph_to_bytes(graph)
+            key = graph_fingerprint(data, self.target, self.options, toolchain())
+        job = GraphJob(graph, data, key, self.target, role)
+        return _Pending(job, self._resolver.submit(job), self)
+
+    def executable(self, job: GraphJob, ticket: Ticket) -> Executable:
+        """Wait for a graph's artifact and load it; one that will not load is compiled here.
+
+        Raises FusecError, also for a fault of our own that is none of its kinds.
+        """
+        try:
+            found = ticket.result()
+            try:
+                loaded = self._load(found, recorder=self.recorder)
+            except ArtifactError as error:
+                found = self._resolver.compile_again(job, error)
+                loaded = self._load(found, recorder=self.recorder)
+        except FAULTS as error:
+            raise CompilerError(
+                f"a fault in fusec itself: {type(error).__name__}: {error}",
+                where=f"{job.label} graph {job.fingerprint.hex[:16]}",
+                hint="please report it; the graph runs eager meanwhile",
+            ) from error
+        self.recorder.count("graphs")
+        return loaded
+
+    def _warn(self, error: FusecError) -> None:
+        """One warning a cause, however many graphs it stops."""
+        cause = f"{type(error).__name__}: {error.message}"
+        with self._lock:
+            if cause in self._warned:
+                return
+            self._warned.add(cause)
+        # Not `warnings.warn`: with warnings as errors it would end a training job.
+        log.warning("a graph runs eager: %s: %s", type(error).__name__, error)
