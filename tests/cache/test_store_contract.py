@@ -1,0 +1,140 @@
+"""What every store promises, over every store."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from cache.artifacts import Miss, lookup, publish
+from cache.digest import digest
+from cache.errors import Corrupt, ProtocolError, TooLarge
+from cache.manifest import Manifest
+from cache.protocol import MAX_MANIFEST
+from cache.store import get_blobs
+from tests.cache.samples import BLOBS, key, manifest, noise, put
+
+ABSENT = digest(b"never written")
+
+
+def entry(store, blob: bytes = b"x", meta: bytes = b"") -> bytes:
+    """A manifest's bytes, its one blob being in the store."""
+    put(store, blob)
+    return Manifest.of("graph", {"b": blob}, meta).encode()
+
+
+@pytest.mark.parametrize("data", [b"", b"a", b"\x00" * 100_000, noise(300_000)])
+def test_blob_round_trip(store, data):
+    name = put(store, data)
+    assert store.get_blob(name) == data
+    put(store, data)
+    assert store.get_blob(name) == data
+
+
+def test_absent_blob_is_none(store):
+    assert store.get_blob(ABSENT) is None
+
+
+def test_has_blobs_names_those_that_are_there(store):
+    names = [put(store, b"%d" % i) for i in range(20)]
+    assert store.has_blobs([*names, ABSENT]) == set(names)
+    assert store.has_blobs([]) == set()
+
+
+def test_get_blobs_reads_many_and_leaves_out_the_absent(store):
+    wanted = {put(store, noise(1000 + i, i)): noise(1000 + i, i) for i in range(20)}
+    got = get_blobs(store, [*wanted, ABSENT])
+    assert got.found == wanted
+    assert got.corrupt == frozenset()
+
+
+def test_blob_of_another_digest_is_refused(store):
+    with pytest.raises(Corrupt):
+        store.put_blob(digest(b"a"), b"b")
+    assert store.get_blob(digest(b"a")) is None
+
+
+@pytest.mark.parametrize("bad", ["", "../../etc/passwd", "A" * 64, "a" * 63, "a" * 64 + "\n"])
+def test_malformed_digests_and_keys_are_refused(store, bad):
+    with pytest.raises(ProtocolError):
+        store.get_blob(bad)
+    for name in (bad, f"graph/{bad}", f"other/{'a' * 64}"):
+        with pytest.raises(ProtocolError):
+            store.get_entry(name)
+        with pytest.raises(ProtocolError):
+            store.put_entry(name, b"")
+        with pytest.raises(ProtocolError):
+            store.delete_entry(name)
+
+
+def test_entry_round_trip(store):
+    data = entry(store)
+    assert store.get_entry(key()) is None
+    assert store.put_entry(key(), data)
+    assert store.get_entry(key()) == data
+    assert store.get_entry(key(1)) is None
+
+
+def test_entry_keeps_its_first_value(store):
+    first, second = entry(store, meta=b"1"), entry(store, meta=b"2")
+    assert store.put_entry(key(), first) is True
+    assert store.put_entry(key(), first) is True
+    assert store.put_entry(key(), second) is False
+    assert store.get_entry(key()) == first
+
+
+def test_entry_is_replaced_on_request(store):
+    first, second = entry(store, meta=b"1"), entry(store, meta=b"2")
+    store.replace_entry(key(), first)
+    store.replace_entry(key(), second)
+    assert store.get_entry(key()) == second
+    assert store.put_entry(key(), first) is False
+
+
+def test_entry_is_removed_on_request(store):
+    data = entry(store)
+    store.put_entry(key(), data)
+    store.delete_entry(key())
+    store.delete_entry(key())
+    assert store.get_entry(key()) is None
+    assert store.put_entry(key(), data)
+
+
+def test_same_hex_of_another_kind_is_another_entry(store):
+    data = entry(store)
+    store.put_entry(key(7), data)
+    assert store.get_entry(key(7, "kernel")) is None
+
+
+def test_oversized_entry_is_refused(store):
+    with pytest.raises(TooLarge):
+        store.put_entry(key(), bytes(MAX_MANIFEST + 1))
+
+
+def test_one_of_many_concurrent_writers_wins(store):
+    values = [entry(store, meta=b"%d" % i) for i in range(16)]
+    with ThreadPoolExecutor(16) as pool:
+        written = list(pool.map(lambda value: store.put_entry(key(), value), values))
+    assert sum(written) == 1
+    assert store.get_entry(key()) == values[written.index(True)]
+
+
+def test_publish_and_lookup(store):
+    assert publish(store, key(), manifest(), BLOBS) == manifest()
+    found = lookup(store, key())
+    assert found is not None
+    assert found.manifest == manifest()
+    assert found.blobs == BLOBS
+
+
+def test_lookup_of_an_absent_key_says_so(store):
+    reasons = []
+    assert lookup(store, key(), on_miss=lambda *miss: reasons.append(miss)) is None
+    assert reasons == [(key(), Miss.ABSENT)]
+
+
+def test_describe_counts(store):
+    publish(store, key(), manifest(), BLOBS)
+    described = store.describe()
+    assert (described["blobs"], described["entries"]) == (3, 1)
+    assert described["bytes"] > 0
+    assert described["kind"]
+    assert described["where"]
