@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 import stat
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from fusec.errors import FusecError
+from fusec.errors import CompileError, FusecError
 from fusec.options import Options
 
 # Versions that the tests run on; one more is accepted on trust.
@@ -22,6 +21,8 @@ PYTHON = ((3, 11), (3, 14))
 TORCH = ((2, 11), (2, 15))
 SPACE_BYTES = 1 << 30
 PROBE_S = 3.0
+COMPILE_S = 60.0
+_PROBE = "int probe(int x) { return x + 1; }\n"
 
 
 class Level(StrEnum):
@@ -96,21 +97,21 @@ def entry_point(options: Options) -> Check:
 
 def compiler(options: Options) -> Check:
     """A C compiler, tried for real; without one, what the cache lacks runs eager."""
-    program = shutil.which("gcc") or shutil.which("cc")
-    advice = "install gcc, or set FUSEC_REMOTE to a farm that compiles for you"
-    if program is None:
-        return Check("compiler", Level.WARN, "no C compiler", advice)
-    with tempfile.TemporaryDirectory(prefix="fusec-doctor-") as folder:
-        source, library = Path(folder, "probe.c"), Path(folder, "probe.so")
-        source.write_text("int probe(int x) { return x + 1; }\n")
-        command = [program, "-shared", "-fPIC", "-O3", "-fopenmp", str(source), "-o", str(library)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        if done.returncode != 0:
-            return Check("compiler", Level.WARN, f"{program}: {done.stderr[-200:].strip()}", advice)
-        probe = ctypes.CDLL(str(library)).probe
-        if probe(41) != 42:
-            return Check("compiler", Level.FAIL, f"{program} makes wrong code", advice)
-    return Check("compiler", Level.OK, f"{program} compiles and loads")
+    from fusec.codegen import c_toolchain
+
+    advice = "install gcc (or name one in CC), or set FUSEC_REMOTE to a farm that compiles for you"
+    isa = c_toolchain.detect_isa()
+    try:
+        found = c_toolchain.compiler()
+        binary = c_toolchain.compile_shared(_PROBE, isa, COMPILE_S)
+    except CompileError as error:
+        return Check("compiler", Level.WARN, error.message, advice)
+    with tempfile.NamedTemporaryFile(prefix="fusec-doctor-", suffix=".so") as file:
+        file.write(binary)
+        file.flush()
+        if ctypes.CDLL(file.name).probe(41) != 42:
+            return Check("compiler", Level.FAIL, f"{found.path} makes wrong code", advice)
+    return Check("compiler", Level.OK, f"{found.version}; code for {isa}")
 
 
 def openmp(options: Options) -> Check:
