@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 FRONT_VERSION: Final = 1
 MAX_RECIPE: Final = 2 << 20
 MAX_RECORD: Final = MAX_RECIPE + (256 << 10)
-MAX_ENTRIES: Final = 256
 MAX_PARTS: Final = 16
 HEX64: Final = re.compile(r"[0-9a-f]{64}")
 _ROLE: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -71,16 +70,15 @@ class FrontRecord:
     def encode(self) -> bytes:
         """The bytes kept in the manifest's ``meta``. Raises WireError when over the limits."""
         check_parts(self.parts)
-        if len(self.recipe) > MAX_RECIPE or len(self.entries) > MAX_ENTRIES:
+        if len(self.recipe) > MAX_RECIPE:
             raise WireError(
-                f"a front record with a recipe of {len(self.recipe)} bytes and "
-                f"{len(self.entries)} entries is too large",
-                hint=f"the limits are {MAX_RECIPE} bytes and {MAX_ENTRIES} entries",
+                f"a front record with a recipe of {len(self.recipe)} bytes is too large",
+                hint=f"the limit is {MAX_RECIPE} bytes",
             )
         return pack(
             {
                 "v": FRONT_VERSION,
-                "entries": [list(entry) for entry in self.entries],
+                "entries": Fingerprint(self.entries).to_wire(),
                 "parts": [list(part) for part in self.parts],
                 "recipe": self.recipe,
             }
@@ -104,26 +102,25 @@ class FrontRecord:
         if not isinstance(recipe, bytes) or len(recipe) > MAX_RECIPE:
             raise WireError("a front record's recipe is no bytes or too long")
         record = cls(
-            text_pairs(body["entries"], "entries", MAX_ENTRIES),
-            text_pairs(body["parts"], "parts", MAX_PARTS),
+            Fingerprint.from_wire(body["entries"]).entries,
+            _parts(body["parts"]),
             recipe,
         )
         check_parts(record.parts)
         return record
 
 
-def text_pairs(value: object, what: str, limit: int) -> tuple[tuple[str, str], ...]:
-    """A list of [text, text] as a tuple of pairs; WireError for anything else."""
-    if not isinstance(value, list) or len(value) > limit:
-        raise WireError(f"{what} is no list or has more than {limit} items")
+def _parts(value: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, list) or len(value) > MAX_PARTS:
+        raise WireError(f"the parts of a front record are no list of at most {MAX_PARTS}")
     pairs = []
     for item in value:
         if (
             not isinstance(item, list)
             or len(item) != 2
-            or not all(isinstance(text, str) and len(text) <= 256 for text in item)
+            or not all(isinstance(t, str) for t in item)
         ):
-            raise WireError(f"{what} holds {item!r:.80}, which is no pair of texts")
+            raise WireError(f"not a part of a front record: {item!r:.80}")
         pairs.append((item[0], item[1]))
     return tuple(pairs)
 

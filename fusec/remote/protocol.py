@@ -18,9 +18,10 @@ from typing import Final
 
 from cache.errors import CacheError
 from cache.protocol import Value, pack, unpack
+from fusec.artifact.fingerprint import Fingerprint
 from fusec.errors import FusecError, WireError
 from fusec.options import Options, Target
-from fusec.remote.jobs import HEX64, MAX_ENTRIES, MAX_RECORD, FrontRecord, text_pairs
+from fusec.remote.jobs import HEX64, MAX_RECORD, FrontRecord
 
 COMPILE_VERSION: Final = 1
 SUBMIT_PATH: Final = "/v1/compile/submit"
@@ -227,7 +228,7 @@ def _farm_job(body: Mapping[str, object]) -> FarmJob:
         raise
     except FusecError as error:
         raise WireError(f"a submit's target or options make no sense: {error.message}") from error
-    entries = text_pairs(body["fingerprint_entries"], "fingerprint_entries", MAX_ENTRIES)
+    entries = Fingerprint.from_wire(body["fingerprint_entries"]).entries
     return FarmJob(
         _fingerprint(body["fingerprint"]), entries, graph, target, options, str(waiter), priority
     )

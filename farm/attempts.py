@@ -1,0 +1,54 @@
+"""Runs a task on the pool until it succeeds or `farm.retry` says that it is enough."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from farm.metrics import FarmMetrics
+from farm.pool import Pool, Task, TaskFailed
+from farm.retry import Again, ErrorKind, decide
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Tasks of one pool, each tried within `timeout_s` seconds (the wait for a worker included)."""
+
+    pool: Pool
+    metrics: FarmMetrics
+    timeout_s: float
+
+    async def once(self, task: Task) -> bytes:
+        """One try. Raises TaskFailed; when cancelled, the pool forgets the task."""
+        future = self.pool.submit(task)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), self.timeout_s)
+        except TimeoutError:
+            raise TaskFailed(
+                ErrorKind.TIMEOUT, f"no result within {self.timeout_s:g} s: {task.label}"
+            ) from None
+        finally:
+            if not future.done() or future.cancelled():
+                self.pool.cancel(future)
+
+    async def run(self, task: Task) -> bytes:
+        """Try as often as the kind of failure allows. Raises the last TaskFailed."""
+        attempt = 1
+        while True:
+            try:
+                return await self.once(task)
+            except TaskFailed as error:
+                verdict = await self.after(error, attempt)
+                if verdict is None:
+                    raise
+            attempt += 1
+
+    async def after(self, error: TaskFailed, attempt: int) -> Again | None:
+        """Count a failure; wait out the delay if another try is due, None if it is not."""
+        self.metrics.errors.labels(error.kind.value).inc()
+        verdict = decide(error.kind, attempt)
+        if not isinstance(verdict, Again):
+            return None
+        self.metrics.retries.labels(error.kind.value).inc()
+        await asyncio.sleep(verdict.delay_s)
+        return verdict

@@ -1,0 +1,122 @@
+"""Settings of the farm: one frozen value, from FUSEC_FARM_* and flags, checked once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from cache.auth import Grant, hash_token
+from cache.config import is_loopback
+from cache.errors import ConfigError
+from farm.book import Limits
+
+ENV_PREFIX = "FUSEC_FARM_"
+POOLS = ("ray", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class FarmConfig:
+    """How a farm's gateway runs. Raises ConfigError on values that make no sense.
+
+    Each field is the environment variable FUSEC_FARM_<FIELD> and, but for secrets, --<field>.
+    """
+
+    host: str = field(default="127.0.0.1", metadata={"help": "interface to listen on"})
+    port: int = field(default=8701, metadata={"help": "port to listen on; 0 takes a free one"})
+    pool: str = field(default="ray", metadata={"help": "what runs the tasks: ray or memory"})
+    ray_address: str = field(
+        default="", metadata={"help": "the Ray cluster to join; empty starts one on this machine"}
+    )
+    workers: int = field(
+        default=0, metadata={"help": "tasks at once on this machine; 0 is one a CPU core"}
+    )
+    cache_url: str = field(
+        default="", metadata={"help": "the cache service that artifacts are published to"}
+    )
+    cache_token: str = field(
+        default="",
+        repr=False,
+        metadata={"help": "bearer token for it, with the role write", "secret": True},
+    )
+    token: str = field(
+        default="",
+        repr=False,
+        metadata={
+            "help": "bearer token that callers (the cache service) must show",
+            "secret": True,
+        },
+    )
+    insecure: bool = field(default=False, metadata={"help": "serve other machines without a token"})
+    queue_limit: int = field(default=1024, metadata={"help": "jobs that may wait; then 429"})
+    running_limit: int = field(default=16, metadata={"help": "jobs in work at the same time"})
+    keep_s: float = field(
+        default=60.0, metadata={"help": "seconds for which a finished job is remembered"}
+    )
+    abandon_s: float = field(
+        default=120.0, metadata={"help": "seconds without a poll after which a waiting job goes"}
+    )
+    task_s: float = field(
+        default=1800.0, metadata={"help": "longest time of a task with its wait for a worker"}
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port {self.port} is not between 0 and 65535")
+        if self.pool not in POOLS:
+            raise ConfigError(f"pool {self.pool!r:.40} is not one of {', '.join(POOLS)}")
+        if self.workers < 0 or self.queue_limit < 1 or self.running_limit < 1:
+            raise ConfigError("workers, queue_limit and running_limit cannot be negative or none")
+        if min(self.keep_s, self.abandon_s, self.task_s) <= 0:
+            raise ConfigError("keep_s, abandon_s and task_s must be above 0")
+        if not self.token and not self.insecure and not is_loopback(self.host):
+            raise ConfigError(
+                f"will not listen on {self.host} without a token: anybody who reaches it could use "
+                "the farm",
+                hint="set FUSEC_FARM_TOKEN here and FUSEC_CACHE_FARM_TOKEN at the cache service, "
+                "or --insecure",
+            )
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str], flags: Mapping[str, str] | None = None) -> FarmConfig:
+        """Read FUSEC_FARM_* of `environ`, then `flags` (field name to text), which win.
+
+        Raises ConfigError for an unknown name and for a value that does not parse.
+        """
+        texts: dict[str, tuple[str, str]] = {}
+        for name, text in environ.items():
+            if name.startswith(ENV_PREFIX):
+                texts[name.removeprefix(ENV_PREFIX).lower()] = (name, text)
+        for name, text in (flags or {}).items():
+            texts[name] = (f"--{name.replace('_', '-')}", text)
+        known = {item.name: item for item in fields(cls)}
+        values: dict[str, object] = {}
+        for name, (shown, text) in texts.items():
+            if name not in known:
+                raise ConfigError(f"unknown setting {shown}; known are {', '.join(sorted(known))}")
+            values[name] = _parse(shown, known[name].default, text)
+        return cls(**values)  # type: ignore[arg-type]
+
+    def grants(self) -> tuple[Grant, ...]:
+        """Who may call: the holder of `token`."""
+        return (Grant("submit", hash_token(self.token)),) if self.token else ()
+
+    def limits(self) -> Limits:
+        return Limits(self.queue_limit, self.keep_s, self.abandon_s)
+
+    def worker_count(self) -> int:
+        """Tasks at once on this machine: `workers`, or one a core that this process may use."""
+        return self.workers or len(os.sched_getaffinity(0))
+
+
+def _parse(shown: str, default: object, text: str) -> object:
+    try:
+        if isinstance(default, bool):
+            return {"1": True, "true": True, "0": False, "false": False, "": False}[text.lower()]
+        if isinstance(default, int):
+            return int(text)
+        if isinstance(default, float):
+            return float(text)
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"{shown}: {text!r:.60} is not a {type(default).__name__}") from error
+    return text

@@ -1,0 +1,285 @@
+"""Takes jobs through their stages: plan, look kernels up, build the missing, assemble, publish.
+
+Lives in one event loop; the only writer of the book. Nothing here is the sole copy of anything: a
+gateway that dies is replaced by the store and by clients that submit again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final
+
+from cache.errors import CacheError
+from farm.attempts import Attempts
+from farm.book import Admission, JobBook, Limits
+from farm.job import Job
+from farm.kernels import KernelBuilds
+from farm.metrics import FarmMetrics, Mean
+from farm.pool import Pool, TaskFailed
+from farm.retry import ErrorKind
+from farm.shelf import Shelf
+from farm.workers import Planned, PlannedKernel, Stages, kind_of, plan_task
+from fusec.errors import FusecError
+from fusec.options import Target
+from fusec.remote.jobs import FrontRecord
+from fusec.remote.protocol import FarmJob, JobState
+
+log = logging.getLogger("fusec.farm")
+
+PROGRESS_S: Final = 0.1  # thousands may wait for one job: no more news than they can use
+
+
+class Coordinator:
+    """The farm without its HTTP. Build and use it inside a running event loop."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        shelf: Shelf,
+        attempts: Attempts,
+        stages: Stages,
+        metrics: FarmMetrics,
+        *,
+        limits: Limits,
+        running: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.pool = pool
+        self.shelf = shelf
+        self.stages = stages
+        self.metrics = metrics
+        self._attempts = attempts
+        self._book = JobBook(limits)
+        self._builds = KernelBuilds(attempts, shelf.keep_kernel, metrics)
+        self._running_limit = running
+        self._clock = clock
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._changes: dict[str, asyncio.Event] = {}
+        self._job_seconds = Mean()
+        self._closing = False
+
+    # -- for the gateway ------------------------------------------------------------------------
+
+    def find(self, fingerprint: str) -> Job | None:
+        """A job in flight or just ended."""
+        return self._book.get(fingerprint)
+
+    def position(self, job: Job) -> int:
+        return self._book.position(job.fingerprint)
+
+    def drop(self, fingerprint: str) -> None:
+        """Forget an ended job whose artifact has gone from the store."""
+        self._book.drop(fingerprint)
+
+    def submit(self, request: FarmJob) -> tuple[Job, Admission]:
+        """Take a graph in or join its job. Raises QueueFull."""
+        job, admission = self._book.submit(request, self._clock())
+        if admission is Admission.MERGED:
+            self.metrics.merges.inc()
+        self._dispatch()
+        return self._book.get(job.fingerprint) or job, admission
+
+    async def watch(self, fingerprint: str, waiter: str, after: int, wait_s: float) -> Job | None:
+        """The job as soon as its seq is above `after`, or as it is after `wait_s` seconds."""
+        deadline = self._clock() + wait_s
+        while True:
+            if waiter:
+                self._book.heard(fingerprint, waiter, self._clock())
+            job = self._book.get(fingerprint)
+            left = deadline - self._clock()
+            if job is None or job.seq > after or job.state.final or left <= 0:
+                return job
+            event = self._changes.setdefault(fingerprint, asyncio.Event())
+            try:
+                await asyncio.wait_for(event.wait(), left)
+            except TimeoutError:
+                continue
+
+    def leave(self, fingerprint: str, waiter: str) -> None:
+        """A waiter goes; the last one takes the job with it."""
+        if self._book.leave(fingerprint, waiter, self._clock()):
+            task = self._tasks.get(fingerprint)
+            if task is not None:
+                task.cancel()
+            self._changed(fingerprint)
+            self._count_end(fingerprint)
+
+    async def publish_front(self, record: FrontRecord) -> bool:
+        """Publish a front record, False when an artifact that it leads to is missing."""
+        return await self.shelf.publish_front(record)
+
+    def retry_after_s(self) -> float:
+        """When a client that met a full queue may ask again: about when a slot comes free."""
+        per_job = self._job_seconds.value or 1.0
+        return min(30.0, max(1.0, per_job / max(1, self._running_limit)))
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Jobs that wait, jobs in work."""
+        return self._book.queued, len(self._tasks)
+
+    async def close(self) -> None:
+        """Stop everything. Clients that poll will submit again elsewhere."""
+        self._closing = True
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._builds.close()
+        self.shelf.close()
+
+    # -- running --------------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        while len(self._tasks) < self._running_limit and not self._closing:
+            job = self._book.next(self._clock())
+            if job is None:
+                break
+            self.metrics.stage_seconds.labels("queue").observe(self._clock() - job.submitted_at)
+            task = asyncio.create_task(self._run(job), name=f"job-{job.fingerprint[:12]}")
+            self._tasks[job.fingerprint] = task
+            task.add_done_callback(partial(self._over, job.fingerprint))
+        self._gauges()
+
+    async def _run(self, job: Job) -> None:
+        try:
+            await self._compile(job)
+        except TaskFailed as error:
+            self._fail(job.fingerprint, error.kind, error.message)
+        except (FusecError, CacheError) as error:
+            self._fail(job.fingerprint, kind_of(error), str(error))
+
+    async def _compile(self, job: Job) -> None:
+        request = job.request
+        self._move(job.fingerprint, JobState.LOWERING)
+        async with self._timed("plan"):
+            label = f"plan {job.fingerprint[:12]}"
+            task = plan_task(request.graph, request.target, request.options, label)
+            planned = Planned.decode(await self._attempts.run(task))
+        self._move(job.fingerprint, JobState.COMPILING, len(planned.kernels))
+        binaries = await self._binaries(job.fingerprint, planned.kernels, request.target)
+        self._move(job.fingerprint, JobState.PUBLISHING)
+        async with self._timed("assemble"):
+            manifest, blobs = await asyncio.to_thread(self.stages.assemble, planned.plan, binaries)
+        async with self._timed("publish"):
+            await self.shelf.publish(f"graph/{job.fingerprint}", manifest, blobs)
+        current = self._current(job.fingerprint)
+        self._book.done(current, self._clock())
+        self._changed(job.fingerprint)
+        self._count_end(job.fingerprint)
+        seconds = self._clock() - current.submitted_at
+        self._job_seconds.add(seconds)
+        self.metrics.stage_seconds.labels("total").observe(seconds)
+        self.metrics.seconds_saved.inc(seconds * current.merged)
+
+    async def _binaries(
+        self, fingerprint: str, kernels: tuple[PlannedKernel, ...], target: Target
+    ) -> dict[str, bytes]:
+        """All binaries by digest; what no cache has is built, shared with other jobs."""
+        async with self._timed("lookup"):
+            stored = await self.shelf.kernels([kernel.key for kernel in kernels])
+        binaries: dict[str, bytes] = {}
+        missing: list[PlannedKernel] = []
+        for kernel in kernels:
+            binary = stored.get(kernel.key) or self._builds.recent(kernel.key)
+            if binary is None:
+                missing.append(kernel)
+            else:
+                binaries[kernel.digest] = binary
+        self.metrics.kernels.labels("stored").inc(len(binaries))
+        self.metrics.seconds_saved.inc(len(binaries) * self._builds.seconds.value)
+        self._progress(fingerprint, len(binaries))
+        # No await between the look at `recent` and the start: no build can end unseen.
+        flights = self._builds.start(missing, target)
+        try:
+            async with self._timed("build"):
+                waits = {
+                    asyncio.ensure_future(flight.binary()): kernel
+                    for flight, kernel in zip(flights, missing, strict=True)
+                }
+                try:
+                    told = self._clock()
+                    for wait in asyncio.as_completed(list(waits)):
+                        await wait
+                        if self._clock() - told >= PROGRESS_S:
+                            told = self._clock()
+                            done = sum(1 for future in waits if future.done())
+                            self._progress(fingerprint, len(kernels) - len(missing) + done)
+                finally:
+                    for future in waits:
+                        future.cancel()
+                    await asyncio.gather(*waits, return_exceptions=True)
+            self._progress(fingerprint, len(kernels))
+            binaries.update({kernel.digest: future.result() for future, kernel in waits.items()})
+        finally:
+            self._builds.leave(flights)
+        return binaries
+
+    # -- the book -------------------------------------------------------------------------------
+
+    def _current(self, fingerprint: str) -> Job:
+        job = self._book.get(fingerprint)
+        assert job is not None, "a running job is in the book"
+        return job
+
+    def _move(self, fingerprint: str, state: JobState, total: int | None = None) -> None:
+        self._book.put(self._current(fingerprint).to(state, kernels_total=total))
+        self._changed(fingerprint)
+
+    def _progress(self, fingerprint: str, done: int) -> None:
+        self._book.put(self._current(fingerprint).kernels(done))
+        self._changed(fingerprint)
+
+    def _fail(self, fingerprint: str, kind: ErrorKind, message: str) -> None:
+        job = self._book.get(fingerprint)
+        if job is None or job.state.final:
+            return
+        log.warning(
+            "job %s failed: %s: %s", fingerprint[:12], kind, message, extra={"action": "fail"}
+        )
+        self._book.fail(job, kind, message, self._clock())
+        self._changed(fingerprint)
+        self._count_end(fingerprint)
+
+    def _over(self, fingerprint: str, task: asyncio.Task[None]) -> None:
+        """A job's task has ended, in whatever way: the next one may run."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("a job was lost", exc_info=error, extra={"action": "lost"})
+        if self._tasks.get(fingerprint) is not task:
+            return  # cancelled, and submitted again before this task had unwound
+        del self._tasks[fingerprint]
+        self._fail(
+            fingerprint,
+            ErrorKind.CANCELLED if task.cancelled() else ErrorKind.INTERNAL,
+            f"{type(error).__name__}: {error}" if error else "the job was stopped",
+        )
+        self._dispatch()
+
+    def _changed(self, fingerprint: str) -> None:
+        event = self._changes.pop(fingerprint, None)
+        if event is not None:
+            event.set()
+
+    def _count_end(self, fingerprint: str) -> None:
+        job = self._current(fingerprint)
+        self.metrics.jobs.labels(job.state.value).inc()
+        self._gauges()
+
+    def _gauges(self) -> None:
+        self.metrics.queued.set(self._book.queued)
+        self.metrics.running.set(len(self._tasks))
+        self.metrics.workers.set(self.pool.workers)
+
+    @asynccontextmanager
+    async def _timed(self, stage: str) -> AsyncIterator[None]:
+        started = self._clock()
+        try:
+            yield
+        finally:
+            self.metrics.stage_seconds.labels(stage).observe(self._clock() - started)

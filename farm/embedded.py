@@ -1,0 +1,66 @@
+"""A whole farm in this process, on loopback: the cache service, the gateway and a pool.
+
+For tests, the demo and development. Nothing of it outlives the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from cache.config import ServiceConfig
+from cache.counters import Counters
+from cache.embedded import serve_app_in_thread, serve_in_thread
+from cache.open_store import open_store
+from cache.store import Store
+from farm.config import FarmConfig
+from farm.open_farm import open_app, open_pool
+from farm.workers import Stages, run
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedFarm:
+    """``url`` is the cache service's address, what `FUSEC_REMOTE` takes; ``store`` what it keeps
+    artifacts in, as the object that the service and the gateway share."""
+
+    url: str
+    gateway_url: str
+    store: Store
+
+
+@contextmanager
+def embedded_farm(
+    *,
+    store: str | Store = "memory:",
+    pool: str = "memory",
+    workers: int = 0,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    s3_endpoint: str = "",
+    farm: FarmConfig | None = None,
+    stages: Stages | None = None,
+) -> Iterator[EmbeddedFarm]:
+    """Run a farm until the block ends.
+
+    store: an address as of `ServiceConfig.store`, or an object. pool: ``memory`` or ``ray``.
+    workers: tasks at once, 0 is one a core. port: the cache service's, 0 takes a free one.
+    farm: further settings of the gateway. stages: another compiler, for tests.
+    Raises ConfigError for settings that make no sense.
+    """
+    address = store if isinstance(store, str) else "memory:"
+    service = ServiceConfig(host=host, port=port, store=address, s3_endpoint=s3_endpoint)
+    kept = open_store(service, Counters()) if isinstance(store, str) else store
+    config = replace(farm or FarmConfig(), host="127.0.0.1", port=0, pool=pool, workers=workers)
+    runner = run if stages is None else partial(run, stages=stages)
+    running_pool = open_pool(config, runner)
+    try:
+        app = open_app(config, running_pool, kept, stages=stages)
+        with (
+            serve_app_in_thread(app) as gateway,
+            serve_in_thread(replace(service, farm_url=gateway.url), store=kept) as running,
+        ):
+            yield EmbeddedFarm(running.url, gateway.url, kept)
+    finally:
+        running_pool.close()

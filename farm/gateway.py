@@ -1,0 +1,210 @@
+"""The farm's front: a plain ASGI application over the coordinator.
+
+    POST   /v1/compile/submit          take a graph in, or publish a front record
+    GET    /v1/compile/{fingerprint}   long-poll: ?wait=SECONDS&after=SEQ&waiter=ID
+    DELETE /v1/compile/{fingerprint}   ?waiter=ID waits no more
+    GET    /healthz /readyz /metrics /
+
+It stands behind the cache service, which knows the users' tokens; its own token is the service's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+from collections.abc import Callable
+from typing import Final
+
+from cache.asgi import App, Receive, Request, Response, Scope, Send
+from cache.auth import role_of
+from cache.errors import CacheError, TooLarge
+from cache.protocol import MSGPACK, PATH_COMPILE, Value, pack
+from farm.config import FarmConfig
+from farm.coordinator import Coordinator
+from farm.pool import TaskFailed
+from farm.queue import QueueFull
+from fusec.artifact.fingerprint import Fingerprint, diff
+from fusec.errors import WireError
+from fusec.remote.jobs import FrontRecord
+from fusec.remote.protocol import (
+    MAX_SUBMIT,
+    MAX_WAIT_S,
+    SUBMIT_PATH,
+    FarmJob,
+    JobState,
+    JobStatus,
+    Refusal,
+    decode_submit,
+    is_waiter,
+)
+
+log = logging.getLogger("fusec.farm")
+_JOB: Final = re.compile(re.escape(PATH_COMPILE) + "/([0-9a-f]{64})")
+_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Refused(Exception):
+    """An answer that is no success."""
+
+    def __init__(self, status: int, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.status = status
+        self.refusal = refusal
+
+
+def create_app(config: FarmConfig, open_coordinator: Callable[[], Coordinator]) -> App:
+    """The application. `open_coordinator` is called in the server's event loop, at its start."""
+    running: list[Coordinator] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await receive()
+            running.append(open_coordinator())
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await running.pop().close()
+            await send({"type": "lifespan.shutdown.complete"})
+        elif scope["type"] == "http":
+            response = await _answer(config, running[0], Request.of(scope, receive))
+            await response.send(send)
+
+    return app
+
+
+async def _answer(config: FarmConfig, farm: Coordinator, request: Request) -> Response:
+    try:
+        return await _route(config, farm, request)
+    except Refused as error:
+        return _refusal(error.status, error.refusal)
+    except QueueFull as error:
+        farm.metrics.submits.labels("full").inc()
+        seconds = farm.retry_after_s()
+        refusal = Refusal("QueueFull", str(error), retry_after_s=seconds)
+        return _refusal(429, refusal, (("retry-after", str(math.ceil(seconds))),))
+    except TooLarge as error:
+        return _refusal(413, Refusal("TooLarge", error.message))
+    except (WireError, CacheError) as error:
+        farm.metrics.submits.labels("refused").inc()
+        return _refusal(400, Refusal(type(error).__name__, error.message, error.hint or ""))
+    except TaskFailed as error:
+        return _refusal(503, Refusal(error.kind.value, error.message))
+
+
+async def _route(config: FarmConfig, farm: Coordinator, request: Request) -> Response:
+    if request.path.startswith(PATH_COMPILE):
+        _authorise(config, request)
+        if request.path == SUBMIT_PATH and request.method == "POST":
+            return await _submit(farm, request)
+        match = _JOB.fullmatch(request.path)
+        if match is not None and request.method == "GET":
+            return await _poll(farm, request, match.group(1))
+        if match is not None and request.method == "DELETE":
+            return _cancel(farm, request, match.group(1))
+    elif request.method == "GET":
+        if request.path == "/healthz":
+            return Response(200, b"ok\n", _TEXT)
+        if request.path == "/readyz":
+            ready = await farm.shelf.ready()
+            return Response(200 if ready else 503, b"ready\n" if ready else b"no store\n", _TEXT)
+        if request.path == "/metrics":
+            return Response(200, farm.metrics.render(), _TEXT)
+        if request.path == "/":
+            return Response(200, _page(farm).encode(), _TEXT)
+    raise Refused(404, Refusal("NotFound", f"no {request.method} {request.path[:100]} here"))
+
+
+async def _submit(farm: Coordinator, request: Request) -> Response:
+    body = await request.body(MAX_SUBMIT)
+    submitted = await asyncio.to_thread(decode_submit, body)
+    if isinstance(submitted, FrontRecord):
+        return await _publish_front(farm, submitted)
+    await _check_fingerprint(farm, submitted)
+    job = farm.find(submitted.fingerprint)
+    if job is None or job.state.final:
+        # Not in flight: after a restart of the gateway, or long ago, it may have been published.
+        if await farm.shelf.has(f"graph/{submitted.fingerprint}"):
+            farm.metrics.submits.labels("stored").inc()
+            return _status(200, JobStatus(submitted.fingerprint, JobState.DONE, seq=1))
+        if job is not None and job.state is JobState.DONE:
+            farm.drop(submitted.fingerprint)
+    job, admission = farm.submit(submitted)
+    farm.metrics.submits.labels(admission.value).inc()
+    log.info("submit %s: %s", job.fingerprint[:12], admission, extra={"action": "submit"})
+    return _status(202, job.status(farm.position(job)))
+
+
+async def _check_fingerprint(farm: Coordinator, job: FarmJob) -> None:
+    """Nobody may have one graph compiled under another's key."""
+    entries = await asyncio.to_thread(farm.stages.fingerprint, job.graph, job.target, job.options)
+    here = Fingerprint(entries)
+    if here.hex == job.fingerprint:
+        return
+    farm.metrics.submits.labels("refused").inc()
+    names = ", ".join(diff(here, Fingerprint(job.entries))) or "the fingerprint itself"
+    hint = "run the same release of fusec and torch on the farm and on the client"
+    text = f"the farm computes another fingerprint for this graph; what differs: {names}"
+    raise Refused(422, Refusal("FingerprintMismatch", text, hint))
+
+
+async def _publish_front(farm: Coordinator, record: FrontRecord) -> Response:
+    farm.metrics.submits.labels("front").inc()
+    if not await farm.publish_front(record):
+        text = "an artifact that this front record leads to is not in the store"
+        raise Refused(409, Refusal("MissingPart", text))
+    return Response(200, pack({"published": True}))
+
+
+async def _poll(farm: Coordinator, request: Request, fingerprint: str) -> Response:
+    params = request.params()
+    waiter = params.get("waiter", "")
+    if waiter and not is_waiter(waiter):
+        raise WireError("the waiter's name is not 1 to 64 letters, digits, - or _")
+    wait_s = min(_number(params, "wait"), MAX_WAIT_S)
+    job = await farm.watch(fingerprint, waiter, int(_number(params, "after")), wait_s)
+    if job is None:
+        raise Refused(404, Refusal("UnknownJob", "no such job here: submit it again"))
+    return _status(200, job.status(farm.position(job)))
+
+
+def _cancel(farm: Coordinator, request: Request, fingerprint: str) -> Response:
+    waiter = request.params().get("waiter", "")
+    if not is_waiter(waiter):
+        raise WireError("a cancel must name its waiter: ?waiter=ID")
+    farm.leave(fingerprint, waiter)
+    return Response(200, pack({}))
+
+
+def _authorise(config: FarmConfig, request: Request) -> None:
+    if config.token and role_of(config.grants(), request.headers.get("authorization", "")) is None:
+        raise Refused(401, Refusal("Refused", "the cache service's token for the farm is needed"))
+
+
+def _number(params: dict[str, str], name: str) -> float:
+    try:
+        value = float(params.get(name, "0"))
+    except ValueError as error:
+        raise WireError(f"{name} is no number") from error
+    if not 0 <= value < 2**31:  # also refuses a NaN
+        raise WireError(f"{name} is out of range")
+    return value
+
+
+def _status(status: int, job: JobStatus) -> Response:
+    return Response(status, pack(job.to_wire()))
+
+
+def _refusal(status: int, refusal: Refusal, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    body: dict[str, Value] = refusal.to_wire()
+    return Response(status, pack(body), MSGPACK, headers)
+
+
+def _page(farm: Coordinator) -> str:
+    queued, running = farm.load
+    return (
+        "fusec compile farm\n\n"
+        f"pool            {farm.pool.kind}, {farm.pool.workers} workers\n"
+        f"jobs            {running} in work, {queued} waiting\n\n"
+        "/metrics for numbers, /healthz, /readyz; clients come through the cache service.\n"
+    )

@@ -1,0 +1,122 @@
+"""A job: one graph on its way through the farm, as a frozen value with legal transitions.
+
+    queued ─► lowering ─► compiling ─► publishing ─► done
+       └─────────┴────────────┴────────────┴───────► failed
+    queued ─► done                        the artifact turned out to exist
+
+Retries are inside a state (`farm.retry` decides on tasks), so a job never goes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from fusec.remote.protocol import FarmJob, JobError, JobState, JobStatus
+
+_NEXT: Final[Mapping[JobState, frozenset[JobState]]] = {
+    JobState.QUEUED: frozenset({JobState.LOWERING, JobState.DONE, JobState.FAILED}),
+    JobState.LOWERING: frozenset({JobState.COMPILING, JobState.FAILED}),
+    JobState.COMPILING: frozenset({JobState.PUBLISHING, JobState.FAILED}),
+    JobState.PUBLISHING: frozenset({JobState.DONE, JobState.FAILED}),
+    JobState.DONE: frozenset(),
+    JobState.FAILED: frozenset(),
+}
+
+
+class IllegalTransition(Exception):
+    """A bug in the farm: a job was to go where no job may go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One graph at the farm. Times are seconds of the farm's clock.
+
+    ``waiters`` maps the name of each client that waits to when it was last heard of. ``merged``
+    counts submits that joined this job instead of compiling. ``seq`` grows with every change that
+    a waiter can see. Once final, a job holds the request without the graph.
+    """
+
+    request: FarmJob
+    submitted_at: float
+    state: JobState = JobState.QUEUED
+    seq: int = 1
+    kernels_done: int = 0
+    kernels_total: int = 0
+    merged: int = 0
+    waiters: tuple[tuple[str, float], ...] = ()
+    error: JobError | None = None
+    ended_at: float | None = None
+    remember_s: float = 0.0
+
+    @property
+    def fingerprint(self) -> str:
+        return self.request.fingerprint
+
+    @property
+    def last_heard(self) -> float:
+        """When a waiter was heard of last."""
+        return max((seen for _, seen in self.waiters), default=self.submitted_at)
+
+    def to(self, state: JobState, *, kernels_total: int | None = None) -> Job:
+        """The job in its next state; `done` and `failed` are for the last. May raise
+        IllegalTransition."""
+        if state.final:
+            raise IllegalTransition(f"{state} is entered by done() or failed()")
+        total = self.kernels_total if kernels_total is None else kernels_total
+        return replace(self._checked(state), state=state, seq=self.seq + 1, kernels_total=total)
+
+    def kernels(self, done: int) -> Job:
+        """The job with this many of its kernels there."""
+        return replace(self, kernels_done=min(done, self.kernels_total), seq=self.seq + 1)
+
+    def done(self, now: float, *, remember_s: float) -> Job:
+        """The job with its artifact published."""
+        return self._ended(JobState.DONE, now, None, remember_s)
+
+    def failed(self, error: JobError, now: float, *, remember_s: float) -> Job:
+        """The job given up; a submit within `remember_s` seconds gets the same answer."""
+        return self._ended(JobState.FAILED, now, error, remember_s)
+
+    def heard(self, waiter: str, now: float) -> Job:
+        """`waiter` submitted or asked; it waits from now on if it did not."""
+        others = tuple(item for item in self.waiters if item[0] != waiter)
+        return replace(self, waiters=(*others, (waiter, now)))
+
+    def joined(self, waiter: str, now: float) -> Job:
+        """A submit of the same graph; one more merge if it came from another client."""
+        known = any(name == waiter for name, _ in self.waiters)
+        return replace(self.heard(waiter, now), merged=self.merged + (0 if known else 1))
+
+    def left(self, waiter: str) -> Job:
+        """`waiter` waits no more."""
+        return replace(self, waiters=tuple(item for item in self.waiters if item[0] != waiter))
+
+    def status(self, position: int = 0) -> JobStatus:
+        """What a waiter is told; `position` jobs are before it."""
+        return JobStatus(
+            self.fingerprint,
+            self.state,
+            seq=self.seq,
+            kernels_done=self.kernels_done,
+            kernels_total=self.kernels_total,
+            position=position,
+            error=self.error,
+        )
+
+    def _ended(self, state: JobState, now: float, error: JobError | None, keep: float) -> Job:
+        return replace(
+            self._checked(state),
+            request=replace(self.request, graph=b""),
+            state=state,
+            seq=self.seq + 1,
+            error=error,
+            ended_at=now,
+            remember_s=keep,
+        )
+
+    def _checked(self, state: JobState) -> Job:
+        if state not in _NEXT[self.state]:
+            raise IllegalTransition(f"job {self.fingerprint[:12]}: {self.state} -> {state}")
+        return self

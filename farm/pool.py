@@ -1,0 +1,91 @@
+"""The interface of what runs tasks. Tasks and results are bytes; how they travel is the pool's.
+
+Two implementations keep one contract: `MemoryPool` (threads of this process) and `RayPool`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from farm.retry import ErrorKind
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A piece of work: ``kind`` names the function of `farm.workers`, ``payload`` is its input.
+
+    ``label`` is for people and logs.
+    """
+
+    kind: str
+    payload: bytes
+    label: str = ""
+
+
+class TaskFailed(Exception):
+    """A task came to no result. ``kind`` decides on a retry, the message is for people."""
+
+    def __init__(self, kind: ErrorKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+    def __reduce__(self) -> tuple[type[TaskFailed], tuple[ErrorKind, str]]:
+        return TaskFailed, (self.kind, self.message)
+
+
+Runner = Callable[[Task], bytes]
+"""Does a task in the worker. Raises TaskFailed; anything else counts as an internal error."""
+
+
+class Pool(Protocol):
+    """Runs tasks in parallel, in the order of their submission as far as there are workers."""
+
+    @property
+    def workers(self) -> int:
+        """How many tasks run at the same time, at present."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """``memory`` or ``ray``."""
+        ...
+
+    def submit(self, task: Task) -> Future[bytes]:
+        """Start a task; returns at once. The future raises TaskFailed and nothing else."""
+        ...
+
+    def cancel(self, future: Future[bytes]) -> None:
+        """Nobody wants the result. A task that has not started never will; the future ends."""
+        ...
+
+    def close(self) -> None:
+        """Stop. Futures that are still open end with TaskFailed."""
+        ...
+
+
+def as_failure(error: BaseException) -> TaskFailed:
+    """What a worker raised, as the one error of the interface."""
+    if isinstance(error, TaskFailed):
+        return error
+    if isinstance(error, MemoryError):
+        return TaskFailed(ErrorKind.OUT_OF_MEMORY, "the worker ran out of memory")
+    return TaskFailed(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}"[:1000])
+
+
+def settle(future: Future[bytes], outcome: bytes | TaskFailed) -> None:
+    """End a future; nothing happens if it has ended: a cancel and a result may come together."""
+    with suppress(InvalidStateError):
+        if isinstance(outcome, TaskFailed):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+def pool_closed() -> TaskFailed:
+    """What a task of a closed pool ends with."""
+    return TaskFailed(ErrorKind.WORKER_LOST, "the pool is closed")

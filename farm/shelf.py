@@ -1,0 +1,114 @@
+"""The store as the farm's event loop uses it: calls in threads, tried again while that helps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from cache import artifacts
+from cache.artifacts import Found
+from cache.client import CacheClient
+from cache.errors import CacheError, NewerVersion, NotReachable
+from cache.manifest import Manifest
+from cache.store import Store
+from farm.attempts import Attempts
+from farm.pool import TaskFailed
+from farm.retry import ErrorKind
+from fusec.remote.jobs import FrontRecord
+
+T = TypeVar("T")
+
+KERNEL_BLOB: Final = "binary"
+THREADS: Final = 16
+
+
+class Shelf:
+    """Artifacts of graphs, kernels and front keys in one store. Raises TaskFailed."""
+
+    def __init__(self, store: Store, attempts: Attempts) -> None:
+        self._store = store
+        self._attempts = attempts
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="farm-store")
+
+    async def has(self, key: str) -> bool:
+        """Whether a whole artifact stands under a key: its entry and all its blobs."""
+        return await self._call(lambda: self._whole(key))
+
+    async def kernels(self, keys: Sequence[str]) -> dict[str, bytes]:
+        """The binaries that exist, by key. A store that does not answer has none."""
+        try:
+            found = await self._call(lambda: self._lookup(keys))
+        except TaskFailed:
+            return {}  # counted already; building again costs less than failing the job
+        return {
+            key: item.blobs[KERNEL_BLOB] for key, item in found.items() if KERNEL_BLOB in item.blobs
+        }
+
+    async def keep_kernel(self, key: str, binary: bytes) -> None:
+        """Publish a binary by itself. A fault costs a later build, not this job."""
+        manifest = Manifest.of("kernel", {KERNEL_BLOB: binary})
+        try:
+            await self.publish(key, manifest, {KERNEL_BLOB: binary})
+        except TaskFailed:
+            return  # counted already
+
+    async def publish(self, key: str, manifest: Manifest, blobs: Mapping[str, bytes]) -> None:
+        """Blobs, then the entry; an artifact that stands there already is kept."""
+        await self._call(lambda: artifacts.publish(self._store, key, manifest, blobs))
+
+    async def publish_front(self, record: FrontRecord) -> bool:
+        """Publish a front record, False when an artifact that it leads to is missing."""
+        for key in dict.fromkeys(record.part_keys().values()):
+            if not await self.has(key):
+                return False
+        await self.publish(record.key, Manifest(kind="front", blobs=(), meta=record.encode()), {})
+        return True
+
+    async def ready(self) -> bool:
+        """Whether the store answers."""
+        try:
+            await self._in_thread(lambda: self._store.has_blobs(["0" * 64]))
+        except CacheError:
+            return False
+        return True
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _whole(self, key: str) -> bool:
+        data = self._store.get_entry(key)
+        if data is None:
+            return False
+        try:
+            digests = artifacts.decode_entry(key, data).digests()
+        except NewerVersion:
+            return False
+        except CacheError:
+            return False  # damaged: publishing anew heals it
+        return self._store.has_blobs(digests) >= set(digests)
+
+    def _lookup(self, keys: Sequence[str]) -> dict[str, Found]:
+        if isinstance(self._store, CacheClient):
+            return self._store.lookup_many(keys)
+        return artifacts.lookup_many(self._store, keys)
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        attempt = 1
+        while True:
+            try:
+                return await self._in_thread(work)
+            except CacheError as error:
+                kind = (
+                    ErrorKind.STORE_UNREACHABLE
+                    if isinstance(error, NotReachable)
+                    else ErrorKind.STORE_REFUSED
+                )
+                failure = TaskFailed(kind, f"the store: {error}")
+                if await self._attempts.after(failure, attempt) is None:
+                    raise failure from error
+            attempt += 1
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -1,0 +1,208 @@
+"""What runs in a worker: plain functions over bytes, and the stages they call.
+
+`run` is the one entrance for every pool. Expected failures leave it as TaskFailed with the kind
+that decides on a retry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from cache.errors import CacheError
+from cache.manifest import Manifest
+from cache.protocol import Value, fields, pack, unpack
+from farm.pool import Task, TaskFailed
+from farm.retry import ErrorKind
+from fusec.errors import ArtifactError, CompilerError, FusecError, OptionsError, WireError
+from fusec.options import Options, Target
+from fusec.remote.protocol import MAX_SUBMIT, options_from_wire, options_to_wire
+
+MAX_RESULT: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedKernel:
+    """A distinct kernel of a plan: identity, key in the stores, and `KernelSource.to_bytes()`."""
+
+    digest: str
+    key: str
+    source: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A graph after lowering, scheduling and code generation: `Plan.to_bytes()` and its kernels."""
+
+    plan: bytes
+    kernels: tuple[PlannedKernel, ...]
+
+    def encode(self) -> bytes:
+        kernels = [[k.digest, k.key, k.source] for k in self.kernels]
+        return pack({"plan": self.plan, "kernels": kernels})
+
+    @classmethod
+    def decode(cls, data: bytes) -> Planned:
+        """Raises CacheError for anything that `encode` does not write."""
+        body = fields(unpack(data, max_bytes=MAX_RESULT), "planned graph", ("plan", "kernels"))
+        plan, kernels = body["plan"], body["kernels"]
+        if not isinstance(plan, bytes) or not isinstance(kernels, list):
+            raise WireError("a planned graph is malformed")
+        return cls(plan, tuple(_planned_kernel(item) for item in kernels))
+
+
+class Stages(Protocol):
+    """The compiler as the farm uses it. Raises CompilerError, WireError."""
+
+    def plan(self, graph: bytes, target: Target, options: Options) -> Planned:
+        """Lower, schedule and generate code: in a worker, no I/O."""
+        ...
+
+    def build(self, source: bytes, target: Target) -> bytes:
+        """One kernel's source to its binary: in a worker, by a child process."""
+        ...
+
+    def assemble(
+        self, plan: bytes, binaries: Mapping[str, bytes]
+    ) -> tuple[Manifest, dict[str, bytes]]:
+        """Plan and binaries by kernel digest to the artifact: at the gateway."""
+        ...
+
+    def fingerprint(
+        self, graph: bytes, target: Target, options: Options
+    ) -> tuple[tuple[str, str], ...]:
+        """The entries of the graph's fingerprint: at the gateway."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FusecStages:
+    """The real compiler. It is loaded where it runs, on its first use."""
+
+    def plan(self, graph: bytes, target: Target, options: Options) -> Planned:
+        from fusec import pipeline
+        from fusec.ir.wire import graph_from_bytes
+        from fusec.trace import Recorder
+
+        made = pipeline.plan(graph_from_bytes(graph), target, options, recorder=Recorder())
+        kernels = tuple(
+            PlannedKernel(k.digest, pipeline.kernel_store_key(k, target), k.to_bytes())
+            for k in made.kernels
+        )
+        return Planned(made.to_bytes(), kernels)
+
+    def build(self, source: bytes, target: Target) -> bytes:
+        from fusec import pipeline
+
+        return pipeline.build_kernel(pipeline.KernelSource.from_bytes(source), target)
+
+    def assemble(
+        self, plan: bytes, binaries: Mapping[str, bytes]
+    ) -> tuple[Manifest, dict[str, bytes]]:
+        from fusec import pipeline
+
+        return pipeline.assemble(pipeline.Plan.from_bytes(plan), binaries)
+
+    def fingerprint(
+        self, graph: bytes, target: Target, options: Options
+    ) -> tuple[tuple[str, str], ...]:
+        from fusec.artifact.fingerprint import graph_fingerprint, toolchain
+
+        return graph_fingerprint(graph, target, options, toolchain()).entries
+
+
+Built = Mapping[str, bytes | TaskFailed]
+"""What became of each kernel of a batch, by digest."""
+
+
+def plan_task(graph: bytes, target: Target, options: Options, label: str) -> Task:
+    """The task that plans a graph; its result is `Planned.encode()`."""
+    body = {"graph": graph, "target": target.to_wire(), "options": options_to_wire(options)}
+    return Task("plan", pack(body), label)
+
+
+def build_task(kernels: Sequence[PlannedKernel], target: Target, label: str) -> Task:
+    """The task that builds a batch of kernels; `built` reads its result."""
+    body = {"target": target.to_wire(), "kernels": [[k.digest, k.key, k.source] for k in kernels]}
+    return Task("build", pack(body), label)
+
+
+def built(result: bytes) -> Built:
+    """The result of a build task. Raises CacheError, WireError when it is malformed."""
+    value = unpack(result, max_bytes=MAX_RESULT)
+    if not isinstance(value, dict):
+        raise WireError("the result of a build is malformed")
+    return {name: _outcome(item) for name, item in value.items()}
+
+
+def run(task: Task, stages: Stages | None = None) -> bytes:
+    """Do a task. Raises TaskFailed for every failure that a stage is known to have."""
+    work = _KINDS.get(task.kind)
+    if work is None:
+        raise TaskFailed(ErrorKind.INTERNAL, f"unknown kind of task {task.kind!r:.40}")
+    try:
+        return work(task.payload, stages or FusecStages())
+    except (FusecError, CacheError) as error:
+        raise TaskFailed(kind_of(error), str(error)) from error
+
+
+def kind_of(error: FusecError | CacheError) -> ErrorKind:
+    """The kind of failure that an error of a stage stands for."""
+    if isinstance(error, CompilerError):
+        return ErrorKind.COMPILE_ERROR
+    if isinstance(error, (ArtifactError, OptionsError, CacheError)):
+        return ErrorKind.BAD_INPUT
+    return ErrorKind.INTERNAL
+
+
+def _run_plan(payload: bytes, stages: Stages) -> bytes:
+    body = fields(
+        unpack(payload, max_bytes=MAX_SUBMIT), "plan task", ("graph", "target", "options")
+    )
+    graph, options = body["graph"], body["options"]
+    if not isinstance(graph, bytes) or not isinstance(options, dict):
+        raise WireError("a plan task is malformed")
+    return stages.plan(graph, _target(body["target"]), options_from_wire(options)).encode()
+
+
+def _run_build(payload: bytes, stages: Stages) -> bytes:
+    body = fields(unpack(payload, max_bytes=MAX_RESULT), "build task", ("target", "kernels"))
+    if not isinstance(body["kernels"], list):
+        raise WireError("a build task is malformed")
+    target = _target(body["target"])
+    results: dict[str, Value] = {}
+    for kernel in [_planned_kernel(item) for item in body["kernels"]]:
+        try:
+            results[kernel.digest] = stages.build(kernel.source, target)
+        except (FusecError, CacheError) as error:
+            # One kernel at fault must not cost the others of its batch their result.
+            results[kernel.digest] = {"kind": kind_of(error).value, "message": str(error)}
+    return pack(results)
+
+
+_KINDS: Final[Mapping[str, Callable[[bytes, Stages], bytes]]] = {
+    "plan": _run_plan,
+    "build": _run_build,
+}
+
+
+def _planned_kernel(item: Value) -> PlannedKernel:
+    if isinstance(item, list) and len(item) == 3:
+        digest, key, source = item
+        if isinstance(digest, str) and isinstance(key, str) and isinstance(source, bytes):
+            return PlannedKernel(digest, key, source)
+    raise WireError("not a planned kernel")
+
+
+def _outcome(item: Value) -> bytes | TaskFailed:
+    if isinstance(item, bytes):
+        return item
+    error = fields(item, "a kernel's failure", ("kind", "message"))
+    return TaskFailed(ErrorKind(str(error["kind"])), str(error["message"]))
+
+
+def _target(value: Value) -> Target:
+    if not isinstance(value, dict):
+        raise WireError("a target is no map")
+    return Target.from_wire(value)
