@@ -1,0 +1,224 @@
+"""Double precision elementary functions: C text and coefficients; see `c_math` for the notation.
+
+Methods: Cody and Waite (1980) for the reductions; log through s = f/(2+f) as in Sun's fdlibm
+description; base 2 and 10 logarithms with the leading part split in two. Rarer functions call the
+process's libm lane by lane. The ``*_core`` functions serve single precision callers: their error
+is far below a float's last place, not below a double's.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+COEFFICIENTS: Final[dict[str, tuple[str, ...]]] = {
+    # (e^r - 1 - r) / r^2 on |r| <= ln(2)/2
+    "EXPM1_F64": (
+        "0x1.0p-1", "0x1.5555555555559p-3", "0x1.555555555553ep-5", "0x1.111111110f672p-7",
+        "0x1.6c16c16c1f26dp-10", "0x1.a01a01b002597p-13", "0x1.a01a017b63614p-16",
+        "0x1.71ddf7fd696bdp-19", "0x1.27e5368bf7110p-22", "0x1.af5f6a13e6b3ep-26",
+        "0x1.1ee8a2d05ab8bp-29",
+    ),
+    # (2^r - 1) / r on |r| <= 1/2
+    "EXP2_F64": (
+        "0x1.62e42fefa39efp-1", "0x1.ebfbdff82c58fp-3", "0x1.c6b08d704a0cfp-5",
+        "0x1.3b2ab6fba4e22p-7", "0x1.5d87fe78a26c9p-10", "0x1.430912f883cdbp-13",
+        "0x1.ffcbfc74d608dp-17", "0x1.62c021e274666p-20", "0x1.b524dd5543c1dp-24",
+        "0x1.e4d06c618e5d4p-28", "0x1.ea014f0373403p-32", "0x1.c2ceaf897079ep-36",
+    ),
+    # (2 atanh(s)/s - 2) / s^2 on s^2 <= 0.0295, in s^2
+    "LOG_F64": (
+        "0x1.555555555557cp-1", "0x1.99999999855fep-2", "0x1.2492493dffdf9p-2",
+        "0x1.c71c54bf98242p-3", "0x1.7465c2bdb612ap-3", "0x1.39acdc1b05082p-3",
+        "0x1.2ea035b75e65ep-3",
+    ),
+    # (sin(r)/r - 1) / r^2 and (cos(r) - 1 + r^2/2) / r^4 on |r| <= pi/4, in r^2
+    "SIN_F64": (
+        "-0x1.555555555554cp-3", "0x1.111111110fb9dp-7", "-0x1.a01a019c57de7p-13",
+        "0x1.71de35a45119fp-19", "-0x1.ae5e805977333p-26", "0x1.5d98b407bc3efp-33",
+    ),
+    "COS_F64": (
+        "0x1.555555555554ap-5", "-0x1.6c16c16c14e00p-10", "0x1.a01a019c5c441p-16",
+        "-0x1.27e4f7cd42c08p-22", "0x1.1ee9c3471d002p-29", "-0x1.8f99d753087e3p-37",
+    ),
+}  # fmt: skip
+
+SOURCE: Final = r"""
+FN vf64 rsqrt_f64(vf64 a) { return 1.0 / sqrt_f64(a); }
+FN vf64 reciprocal_f64(vf64 a) { return 1.0 / a; }
+
+FN vf64 nearest_f64(vf64 x) { return (x + 0x1.8p52) - 0x1.8p52; }
+FN vf64 reduce_exp_f64(vf64 x, vf64 n) {
+  vf64 r = madd_f64(n, splat_f64(-0x1.62e42fefa2p-1), x);
+  return madd_f64(n, splat_f64(-0x1.9ef35793c7673p-41), r);
+}
+FN vf64 exp_core_f64(vf64 r) { return madd_f64(POLY(r, EXPM1_F64), r * r, r) + 1.0; }
+FN vf64 exp_f64(vf64 a) {
+  vf64 x = highest_f64(splat_f64(-746.0), lowest_f64(splat_f64(710.0), a));
+  vf64 n = nearest_f64(x * 0x1.71547652b82fep0);
+  return ldexp_f64(exp_core_f64(reduce_exp_f64(x, n)), n);
+}
+FN vf64 exp2_f64(vf64 a) {
+  vf64 x = highest_f64(splat_f64(-1076.0), lowest_f64(splat_f64(1025.0), a));
+  vf64 n = nearest_f64(x);
+  vf64 r = x - n;
+  return ldexp_f64(madd_f64(POLY(r, EXP2_F64), r, splat_f64(1.0)), n);
+}
+FN vf64 pow2_f64(vf64 n) {
+  return asf_f64((vi64)((vu64)asi_f64(n + 0x1.80000000003ffp52) << 52));
+}
+FN vf64 expm1_core_f64(vf64 x) {
+  vf64 n = nearest_f64(x * 0x1.71547652b82fep0);
+  vf64 r = reduce_exp_f64(x, n);
+  vf64 s = pow2_f64(n);
+  return madd_f64(s, madd_f64(POLY(r, EXPM1_F64), r * r, r), s - 1.0);
+}
+FN vf64 expm1_f64(vf64 a) {
+  vf64 x = highest_f64(splat_f64(-40.0), lowest_f64(splat_f64(710.0), a));
+  vf64 n = nearest_f64(x * 0x1.71547652b82fep0);
+  vf64 r = reduce_exp_f64(x, n);
+  vf64 s = pow2_f64(n - 1.0);
+  vf64 half = madd_f64(s, madd_f64(POLY(r, EXPM1_F64), r * r, r), s - 0.5);
+  return pick_f64(abs_f64(a) < 0x1p-60, a, half + half);
+}
+FN vf64 sigmoid_f64(vf64 a) {
+  vf64 e = exp_f64(-abs_f64(a));
+  return pick_f64(a < 0.0, e, splat_f64(1.0)) / (1.0 + e);
+}
+FN vf64 tanh_f64(vf64 a) {
+  vf64 x = lowest_f64(splat_f64(20.0), abs_f64(a));
+  vf64 t = expm1_core_f64(x + x);
+  return copysign_f64(t / (t + 2.0), a);
+}
+
+FN vi64 exponent_f64(vi64 i) {
+  return (vi64)((vu64)(i + 0x4000000000000000l) >> 52) - 1024;
+}
+FN vf64 small_int_f64(vi64 n) { return asf_f64(n + 0x4338000000000000l) - 0x1.8p52; }
+FN vf64 log_domain_f64(vf64 a, vf64 r) {
+  r = pick_f64(a < __builtin_inf(), r, a);
+  vf64 low = pick_f64(a == 0.0, splat_f64(-__builtin_inf()), splat_f64(__builtin_nan("")));
+  return pick_f64(a <= 0.0, low, r);
+}
+FN vf64 log_split_f64(vf64 a, vf64 *exponent) {
+  vi64 small = a < 0x1p-1022;
+  vi64 i = asi_f64(pick_f64(small, a * 0x1p52, a)) - 0x3fe6a09e667f3bcdl;
+  *exponent = small_int_f64(exponent_f64(i)) - pick_f64(small, splat_f64(52.0), splat_f64(0.0));
+  return asf_f64((i & 0xfffffffffffffl) + 0x3fe6a09e667f3bcdl) - 1.0;
+}
+FN vf64 log_tail_f64(vf64 f, vf64 half_square) {
+  vf64 s = f / (f + 2.0);
+  vf64 z = s * s;
+  return s * madd_f64(z, POLY(z, LOG_F64), half_square);
+}
+FN vf64 log_join_f64(vf64 e, vf64 f) {
+  vf64 h = 0.5 * f * f;
+  vf64 t = log_tail_f64(f, h) + e * 0x1.9ef35793c7673p-41;
+  return madd_f64(e, splat_f64(0x1.62e42fefa2p-1), f - (h - t));
+}
+FN vf64 log_f64(vf64 a) {
+  vf64 e, f = log_split_f64(a, &e);
+  return log_domain_f64(a, log_join_f64(e, f));
+}
+FN vf64 upper_f64(vf64 a) { return asf_f64(asi_f64(a) & (-0x100000000l)); }
+FN vf64 log2_f64(vf64 a) {
+  vf64 e, f = log_split_f64(a, &e);
+  vf64 h = 0.5 * f * f;
+  vf64 hi = upper_f64(f - h);
+  vf64 lo = ((f - hi) - h) + log_tail_f64(f, h);
+  vf64 big = hi * 0x1.715476p0;
+  vf64 rest = madd_f64(lo + hi, splat_f64(0x1.4ae0bf85ddf44p-26), lo * 0x1.715476p0);
+  vf64 w = e + big;
+  return log_domain_f64(a, w + (rest + ((e - w) + big)));
+}
+FN vf64 log10_f64(vf64 a) {
+  vf64 e, f = log_split_f64(a, &e);
+  vf64 h = 0.5 * f * f;
+  vf64 hi = upper_f64(f - h);
+  vf64 lo = ((f - hi) - h) + log_tail_f64(f, h);
+  vf64 big = hi * 0x1.bcb7b1p-2, y = e * 0x1.34413509f6p-2;
+  vf64 rest = madd_f64(lo + hi, splat_f64(0x1.49b9438ca9aaep-28), lo * 0x1.bcb7b1p-2);
+  rest = madd_f64(e, splat_f64(0x1.9fef311f12b36p-42), rest);
+  vf64 w = y + big;
+  return log_domain_f64(a, w + (rest + ((y - w) + big)));
+}
+FN vf64 log1p_f64(vf64 a) {
+  vi64 n = exponent_f64(asi_f64(a + 1.0) - 0x3fe6a09e667f3bcdl);
+  vi64 n1 = (vi64)((vu64)(n + 2048) >> 1) - 1024, n2 = n - n1;
+  vf64 s1 = asf_f64(0x3ff0000000000000l - (vi64)((vu64)n1 << 52));
+  vf64 s2 = asf_f64(0x3ff0000000000000l - (vi64)((vu64)n2 << 52));
+  vf64 r = log_join_f64(small_int_f64(n), madd_f64(a * s1, s2, s1 * s2 - 1.0));
+  r = pick_f64(a < __builtin_inf(), r, a);
+  vf64 low = pick_f64(a == -1.0, splat_f64(-__builtin_inf()), splat_f64(__builtin_nan("")));
+  r = pick_f64(a <= -1.0, low, r);
+  return pick_f64(abs_f64(a) < 0x1p-60, a, r);
+}
+
+FN vf64 sin_core_f64(vf64 r) { vf64 z = r * r; return madd_f64(POLY(z, SIN_F64), z * r, r); }
+FN vf64 cos_core_f64(vf64 r) {
+  vf64 z = r * r, h = 0.5 * z, w = 1.0 - h;
+  return w + madd_f64(POLY(z, COS_F64), z * z, (1.0 - w) - h);
+}
+FN vf64 sin_f64(vf64 a) {
+  vf64 t = a * 0x1.45f306dc9c883p-1 + 0x1.8p52;
+  vi64 q = asi_f64(t);
+  vf64 r = reduce_angle_f64(a, t - 0x1.8p52);
+  vf64 v = pick_f64((q & 1) == 0, sin_core_f64(r), cos_core_f64(r));
+  v = asf_f64(asi_f64(v) ^ (vi64)((vu64)(q & 2) << 62));
+  vi64 far = (abs_f64(a) < 0x1p20) == 0;
+  if (any_f64(far)) v = pick_f64(far, lib_sin_f64(a), v);
+  return pick_f64(a == 0.0, a, v);
+}
+FN vf64 cos_f64(vf64 a) {
+  vf64 t = a * 0x1.45f306dc9c883p-1 + 0x1.8p52;
+  vi64 q = asi_f64(t);
+  vf64 r = reduce_angle_f64(a, t - 0x1.8p52);
+  vf64 v = pick_f64((q & 1) == 0, cos_core_f64(r), sin_core_f64(r));
+  v = asf_f64(asi_f64(v) ^ (vi64)((vu64)((q + 1) & 2) << 62));
+  vi64 far = (abs_f64(a) < 0x1p20) == 0;
+  if (any_f64(far)) v = pick_f64(far, lib_cos_f64(a), v);
+  return v;
+}
+
+FN vf64 pow_core(vf64 x, vf64 y) {
+  vf64 r = exp_f64(y * log_f64(abs_f64(x)));
+  vf64 whole = trunc_f64(y), half = 0.5 * y;
+  vi64 integral = whole == y;
+  vi64 odd = integral & (trunc_f64(half) != half);
+  r = pick_f64(abs_f64(x) == 1.0, splat_f64(1.0), r);
+  r = pick_f64(odd, copysign_f64(r, x), r);
+  vi64 bad = (x < 0.0) & (x > -__builtin_inf()) & (integral == 0);
+  r = pick_f64(bad, splat_f64(__builtin_nan("")), r);
+  r = pick_f64((x != x) | (y != y), x + y, r);
+  return pick_f64((y == 0.0) | (x == 1.0), splat_f64(1.0), r);
+}
+FN vf64 asinh_core(vf64 a) {
+  vf64 x = abs_f64(a), z = x * x;
+  vf64 r = log_f64(x + sqrt_f64(z + 1.0));
+  r = pick_f64(x < 0x1p-8, x - x * z * (1.0 / 6.0), r);
+  return copysign_f64(r, a);
+}
+FN vf64 acosh_core(vf64 a) {
+  vf64 r = log_f64(a + sqrt_f64((a - 1.0) * (a + 1.0)));
+  return pick_f64(a < 1.0, splat_f64(__builtin_nan("")), r);
+}
+FN vf64 atanh_core(vf64 a) {
+  vf64 r = 0.5 * log_f64((1.0 + a) / (1.0 - a));
+  return pick_f64(abs_f64(a) < 0x1p-8, a + a * (a * a) * (1.0 / 3.0), r);
+}
+"""
+
+REDUCTIONS: Final[dict[str, str]] = {
+    "f64_fma": r"""
+FN vf64 reduce_angle_f64(vf64 a, vf64 n) {
+  vf64 r = madd_f64(n, splat_f64(-0x1.921fb54442d18p0), a);
+  r = madd_f64(n, splat_f64(-0x1.1a62633145c07p-54), r);
+  return madd_f64(n, splat_f64(0x1.f1976b7ed8fbcp-110), r);
+}
+""",
+    "f64_short": r"""
+FN vf64 reduce_angle_f64(vf64 a, vf64 n) {
+  vf64 r = ((a - n * 0x1.921fb54p0) - n * 0x1.10b46118p-30) - n * 0x1.313198ap-61;
+  return r - n * 0x1.701b839a25205p-92;
+}
+""",
+}
