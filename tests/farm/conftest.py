@@ -1,0 +1,24 @@
+"""One Ray pool for the whole run: starting Ray takes ten seconds and a gigabyte."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from farm.pool import Pool
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """A Ray on this machine; pools made in the meantime join it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        import ray
+
+        from farm.ray_pool import RayPool
+        from tests.farm.pool_tasks import work
+
+        pool: Pool = RayPool(work, workers=2)
+        assert ray.is_initialized()
+        yield
+        pool.close()

@@ -1,0 +1,28 @@
+"""What the pools of the contract suite run; Ray workers import it by its name."""
+
+import os
+import time
+
+from farm.pool import Task, TaskFailed
+from farm.retry import ErrorKind
+
+
+def work(task: Task) -> bytes:
+    """`kind` says what to do with the payload."""
+    if task.kind == "echo":
+        return task.payload[::-1]
+    if task.kind == "sleep":
+        time.sleep(float(task.payload))
+        return b"slept"
+    if task.kind == "touch":
+        with open(task.payload, "a") as file:
+            file.write("x")
+        return b""
+    if task.kind == "fail":
+        raise TaskFailed(ErrorKind.COMPILE_ERROR, "no " + task.payload.decode())
+    if task.kind == "bug":
+        raise KeyError("a bug")
+    if task.kind == "hog":
+        raise MemoryError
+    assert task.kind == "die"
+    os._exit(3)

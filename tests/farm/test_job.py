@@ -1,0 +1,47 @@
+"""A job's legal transitions, and what it remembers."""
+
+import pytest
+
+from farm.job import IllegalTransition, Job
+from fusec.remote.protocol import JobError, JobState
+from tests.farm.tiny_stages import farm_job
+
+
+def _job() -> Job:
+    return Job(farm_job("t.a"), 10.0)
+
+
+def test_the_whole_way() -> None:
+    job = _job().to(JobState.LOWERING).to(JobState.COMPILING, kernels_total=3)
+    job = job.kernels(2)
+    assert (job.status().kernels_done, job.status().kernels_total) == (2, 3)
+    job = job.to(JobState.PUBLISHING).done(12.0, remember_s=60.0)
+    assert job.state is JobState.DONE
+    assert job.request.graph == b"", "an ended job must not hold its graph in memory"
+
+
+@pytest.mark.parametrize("state", [JobState.COMPILING, JobState.PUBLISHING, JobState.QUEUED])
+def test_no_stage_is_skipped(state: JobState) -> None:
+    with pytest.raises(IllegalTransition):
+        _job().to(state)
+
+
+def test_final_is_final() -> None:
+    failed = _job().failed(JobError("timeout", "late"), 11.0, remember_s=1.0)
+    with pytest.raises(IllegalTransition):
+        failed.to(JobState.LOWERING)
+    with pytest.raises(IllegalTransition):
+        failed.done(12.0, remember_s=1.0)
+
+
+def test_every_visible_change_raises_seq() -> None:
+    job = _job()
+    later = job.to(JobState.LOWERING).to(JobState.COMPILING, kernels_total=1).kernels(1)
+    assert later.seq == job.seq + 3
+
+
+def test_merges_count_other_clients_only() -> None:
+    job = _job().heard("a", 10.0).joined("a", 11.0).joined("b", 12.0).joined("b", 13.0)
+    assert job.merged == 1
+    assert job.last_heard == 13.0
+    assert job.left("b").waiters == (("a", 11.0),)

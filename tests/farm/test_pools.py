@@ -1,0 +1,124 @@
+"""One contract for every pool."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import wait
+from pathlib import Path
+
+import pytest
+
+from farm.memory_pool import MemoryPool
+from farm.pool import Pool, Task, TaskFailed
+from farm.retry import ErrorKind
+from tests.farm.pool_tasks import work
+
+RAY = pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.xdist_group("ray")])
+
+
+@pytest.fixture(params=["memory", RAY])
+def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    made: Pool
+    if request.param == "memory":
+        made = MemoryPool(work, 2)
+    else:
+        request.getfixturevalue("ray_cluster")
+        from farm.ray_pool import RayPool
+
+        made = RayPool(work, workers=2)
+    yield made
+    made.close()
+
+
+def _failure(pool: Pool, task: Task) -> TaskFailed:
+    with pytest.raises(TaskFailed) as caught:
+        pool.submit(task).result(timeout=60)
+    return caught.value
+
+
+def test_results_come_back(pool: Pool) -> None:
+    futures = [pool.submit(Task("echo", b"%d-" % number * 1000)) for number in range(20)]
+    for number, future in enumerate(futures):
+        assert future.result(timeout=60) == (b"%d-" % number * 1000)[::-1]
+    assert pool.workers == 2
+
+
+def test_large_payloads(pool: Pool) -> None:
+    data = bytes(range(256)) * (32 << 10)
+    assert pool.submit(Task("echo", data)).result(timeout=60) == data[::-1]
+
+
+def test_tasks_run_in_parallel(pool: Pool) -> None:
+    pool.submit(Task("echo", b"")).result(timeout=60)
+    wait([pool.submit(Task("sleep", b"0.1")) for _ in range(2)])  # both workers are awake
+    started = time.monotonic()
+    for future in [pool.submit(Task("sleep", b"0.6")) for _ in range(2)]:
+        future.result(timeout=60)
+    assert time.monotonic() - started < 1.15
+
+
+def test_a_failure_keeps_its_kind(pool: Pool) -> None:
+    failure = _failure(pool, Task("fail", b"way"))
+    assert (failure.kind, failure.message) == (ErrorKind.COMPILE_ERROR, "no way")
+
+
+def test_a_bug_is_an_internal_error(pool: Pool) -> None:
+    failure = _failure(pool, Task("bug", b""))
+    assert failure.kind is ErrorKind.INTERNAL
+    assert "KeyError" in failure.message
+
+
+def test_out_of_memory(pool: Pool) -> None:
+    assert _failure(pool, Task("hog", b"")).kind is ErrorKind.OUT_OF_MEMORY
+
+
+def test_a_cancelled_task_never_starts(pool: Pool, tmp_path: Path) -> None:
+    busy = [pool.submit(Task("sleep", b"0.5")) for _ in range(2)]
+    mark = tmp_path / "mark"
+    future = pool.submit(Task("touch", str(mark).encode()))
+    pool.cancel(future)
+    with pytest.raises(TaskFailed) as caught:
+        future.result(timeout=1)
+    assert caught.value.kind is ErrorKind.CANCELLED
+    for other in busy:
+        assert other.result(timeout=60) == b"slept"
+    assert pool.submit(Task("echo", b"ab")).result(timeout=60) == b"ba"
+    assert not mark.exists()
+
+
+def test_cancelling_what_has_ended_changes_nothing(pool: Pool) -> None:
+    future = pool.submit(Task("echo", b"ab"))
+    assert future.result(timeout=60) == b"ba"
+    pool.cancel(future)
+    assert future.result() == b"ba"
+
+
+def test_a_running_task_ends_for_its_caller_at_once_when_cancelled(pool: Pool) -> None:
+    future = pool.submit(Task("sleep", b"2"))
+    time.sleep(0.2)
+    started = time.monotonic()
+    pool.cancel(future)
+    with pytest.raises(TaskFailed):
+        future.result(timeout=1)
+    assert time.monotonic() - started < 1.0
+
+
+def test_close_ends_what_is_open(pool: Pool) -> None:
+    futures = [pool.submit(Task("sleep", b"0.5")) for _ in range(4)]
+    pool.close()
+    for future in futures:
+        with pytest.raises(TaskFailed) as caught:
+            future.result(timeout=5)
+        assert caught.value.kind in (ErrorKind.WORKER_LOST, ErrorKind.CANCELLED)
+    with pytest.raises(TaskFailed):
+        pool.submit(Task("echo", b"")).result(timeout=1)
+
+
+@pytest.mark.ray
+@pytest.mark.xdist_group("ray")
+def test_a_dead_worker_is_reported_as_lost(ray_cluster: None) -> None:
+    from farm.ray_pool import RayPool
+
+    pool = RayPool(work, workers=2)
+    assert _failure(pool, Task("die", b"")).kind is ErrorKind.WORKER_LOST
+    assert pool.submit(Task("echo", b"ab")).result(timeout=60) == b"ba"
+    pool.close()
