@@ -17,14 +17,16 @@ from typing import Any, Final, Protocol
 import torch
 
 from cache.artifacts import Found
-from fusec.artifact.fingerprint import graph_fingerprint, toolchain
-from fusec.capture import aot, seams
-from fusec.capture.aot import Executable
+from fusec.artifact.fingerprint import Fingerprint, graph_fingerprint, toolchain
+from fusec.capture import seams
+from fusec.capture.aot import Executable, Traced, trace
+from fusec.capture.front import Ineligible, front_key
+from fusec.capture.recipe import Recipe, make_recipe, restore
 from fusec.errors import ArtifactError, CompilerError, FusecError
 from fusec.ir.graph import Graph
 from fusec.ir.wire import graph_to_bytes
 from fusec.options import Options, Target
-from fusec.remote.jobs import FrontRecord, GraphJob
+from fusec.remote.jobs import FrontRecord, GraphJob, parts_of
 from fusec.remote.tiers import FrontFound
 from fusec.trace import Recorder
 
@@ -108,6 +110,62 @@ class Session:
             return seams.disable(gm.forward)
 
     def _compiled(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        front = self._front(gm, inputs)
+        if isinstance(front, Fingerprint):
+            known = self._restored(front)
+            if known is not None:
+                return known
+        promises = seams.shape_promises()
+        traced, jobs = self._traced(gm, inputs)
+        if isinstance(front, Fingerprint):
+            if seams.shape_promises() == promises:
+                recipe = make_recipe(traced, inputs)
+            else:
+                recipe = "AOTAutograd added guards on sizes"
+            if isinstance(recipe, Recipe):
+                parts = parts_of({job.label: job.fingerprint.hex for job in jobs})
+                self._resolver.publish_front(FrontRecord(front.entries, parts, recipe.to_bytes()))
+            else:
+                self._ineligible(recipe)
+        return traced.fn
+
+    def _front(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Fingerprint | None:
+        """The front key; None when it is switched off or the graph has none."""
+        if not self.options.front_key:
+            return None
+        with self.recorder.span("key"):
+            front = front_key(gm, inputs, self.target, self.options, toolchain())
+        if isinstance(front, Ineligible):
+            self._ineligible(front.reason)
+            return None
+        return front
+
+    def _ineligible(self, reason: str) -> None:
+        log.debug("no front key: %s", reason)
+        self.recorder.count("front_ineligible")
+
+    def _restored(self, front: Fingerprint) -> Callable[..., Any] | None:
+        """The callable that a front key leads to; None on a miss or when it does not load."""
+        found = self._resolver.lookup_front(front.key("front"))
+        if found is None:
+            return None
+        try:
+            recipe = Recipe.from_bytes(found.record.recipe)
+            parts = {
+                role: self._load(part, recorder=self.recorder) for role, part in found.parts.items()
+            }
+            restored = restore(recipe, parts)
+        except ArtifactError as error:
+            log.debug("a front record does not load: %s", error)
+            self.recorder.count("corrupt")
+            return None
+        self.recorder.count("graphs", len(parts))
+        return restored
+
+    def _traced(
+        self, gm: torch.fx.GraphModule, inputs: Sequence[Any]
+    ) -> tuple[Traced, list[GraphJob]]:
+        """AOTAutograd's result, its graphs compiled."""
         started: list[_Pending] = []
 
         def start(graph: Graph, role: str) -> _Pending:
@@ -116,13 +174,13 @@ class Session:
 
         done = False
         try:
-            traced = aot.trace(gm, inputs, start, recorder=self.recorder)
+            traced = trace(gm, inputs, start, recorder=self.recorder)
             done = True
         finally:
             if not done:  # a fault, or Dynamo wants to trace again: nobody will ask for these
                 for pending in started:
                     pending.cancel()
-        return traced.fn
+        return traced, [pending.job for pending in started]
 
     def _start(self, graph: Graph, role: str) -> _Pending:
         with self.recorder.span("key"):

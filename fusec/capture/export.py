@@ -148,16 +148,16 @@ class _Exporter:
         if target is torch.ops.aten.alias.default and not self._is_output(n):
             self.args[n] = self._arg(n.args[0])
             return
-        if isinstance(target, torch._ops.HigherOrderOperator):
+        if isinstance(target, seams.HigherOrderOperator):
             raise CaptureUnsupported(
                 f"the higher-order operator {target.name()} is not compiled yet"
             )
-        if name is None or not (isinstance(target, torch._ops.OpOverload) or not n.kwargs):
+        if name is None or not (isinstance(target, seams.OpOverload) or not n.kwargs):
             raise CaptureUnsupported(f"{target!r} is no ATen operator")
         args, kwargs = list(n.args), dict(n.kwargs)
         if target is torch.ops.prims.convert_element_type.default:
             name, kwargs = "aten._to_copy.default", {"dtype": args.pop()}
-        elif isinstance(target, torch._ops.OpOverload):
+        elif isinstance(target, seams.OpOverload):
             args, kwargs = _normalised(args, kwargs, target)
         positional = tuple(self._arg(a) for a in args)
         named = tuple((k, self._arg(v)) for k, v in kwargs.items())
@@ -219,7 +219,7 @@ def _numbers(value: Any) -> list[Any]:
 
 
 def _normalised(
-    args: list[Any], kwargs: dict[str, Any], target: torch._ops.OpOverload
+    args: list[Any], kwargs: dict[str, Any], target: seams.OpOverload
 ) -> tuple[list[Any], dict[str, Any]]:
     """Positional arguments and keywords in one canonical form.
 

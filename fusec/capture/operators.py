@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 
+from fusec.capture import seams
 from fusec.errors import LoadError
 
 # What torch leaves on symbolic numbers: operators of Python, and functions of its own.
@@ -43,7 +44,7 @@ _NAME_OF: Final = {function: name for name, function in _BUILTINS.items()}
 
 def target_of(function: object) -> str | None:
     """The name that graphs use for a callable; None for one that graphs do not know."""
-    if isinstance(function, torch._ops.OpOverload):
+    if isinstance(function, seams.OpOverload):
         return str(function)
     try:
         return _NAME_OF.get(function)  # type: ignore[call-overload, no-any-return]
@@ -64,7 +65,7 @@ def operator_of(target: str) -> Callable[..., Any]:
     if len(parts) == 3 and not any(part.startswith("__") for part in parts[:2]):
         packet = getattr(getattr(torch.ops, parts[0]), parts[1], None)
         overload = getattr(packet, parts[2], None)
-        if isinstance(overload, torch._ops.OpOverload):
+        if isinstance(overload, seams.OpOverload):
             return overload
     raise LoadError(
         f"there is no operator {target}",

@@ -20,12 +20,13 @@ from torch._functorch._aot_autograd.schemas import MutationType, OutputType
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
+from torch._ops import HigherOrderOperator as HigherOrderOperator
+from torch._ops import OpOverload as OpOverload
+from torch._ops import OpOverloadPacket as OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.symbol import SymT, symbol_is_type
-
-from fusec.errors import CaptureUnsupported
 
 Callable_ = Callable[..., Any]
 
@@ -91,14 +92,36 @@ def _bound(value: Any) -> int | None:
 
 
 def ranges_of(numbers: Iterable[Any]) -> Callable[[Any], tuple[int | None, int | None]]:
-    """A function from sympy symbols to inclusive ranges, for the ShapeEnv behind these SymInts."""
-    env = next((n.node.shape_env for n in numbers if isinstance(n, torch.SymInt)), None)
+    """`ranges_in` the ShapeEnv behind the first SymInt among these numbers."""
+    return ranges_in(next((n.node.shape_env for n in numbers if isinstance(n, torch.SymInt)), None))
+
+
+def ranges_in(env: Any) -> Callable[[Any], tuple[int | None, int | None]]:
+    """A function from a ShapeEnv's sympy symbols to the inclusive ranges that guards promise."""
 
     def of(symbol: Any) -> tuple[int | None, int | None]:
         known = None if env is None else env.var_to_range.get(symbol)
         return (None, None) if known is None else (_bound(known.lower), _bound(known.upper))
 
     return of
+
+
+def guards_in(env: Any) -> tuple[Any, ...]:
+    """The guards of a ShapeEnv as sympy expressions."""
+    return tuple(guard.expr for guard in env.guards)
+
+
+def shape_promises() -> tuple[int, ...]:
+    """Counts that grow when the graph being compiled gets new guards on sizes."""
+    env = shape_env()
+    if env is None:
+        return ()
+    return (
+        len(env.guards),
+        len(env.replacements),
+        len(env.deferred_runtime_asserts),
+        hash(tuple(map(str, env.var_to_range.values()))),
+    )
 
 
 def is_unbacked(value: Any) -> bool:
@@ -132,9 +155,67 @@ def disable_autocast() -> AbstractContextManager[Any]:
     return guard
 
 
-def retains_graph() -> bool:
-    """True in a backward pass that keeps its graph (`retain_graph=True`)."""
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+def release_saved(ctx: Any) -> None:
+    """In a backward that keeps no graph: free the saved tensors that only the node still holds."""
+    release = getattr(ctx, "maybe_clear_saved_tensors", None)
+    if release is not None:
+        release()
+
+
+def leave_constant_gradients_undefined(ctx: Any) -> None:
+    """In a forward: make no zeros as gradients of outputs that have none."""
+    ctx._materialize_non_diff_grads = False
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """A number that tensors have in common exactly when they share a storage."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def has_names(tensor: torch.Tensor) -> bool:
+    """True for a tensor with named dims; torch 2.13 dropped them."""
+    return any(name is not None for name in getattr(tensor, "names", ()))
+
+
+def fills_uninitialized_memory() -> bool:
+    """`torch.utils.deterministic.fill_uninitialized_memory`."""
+    return bool(torch._C._get_deterministic_fill_uninitialized_memory())
+
+
+def mkldnn_enabled() -> bool:
+    return bool(torch._C._get_mkldnn_enabled())
+
+
+def functions_of_dynamo() -> tuple[tuple[str, Callable_], ...]:
+    """Functions that Dynamo itself puts into graphs, by name: modes, and what it makes of vmap."""
+    import torch._functorch.predispatch as predispatch
+    import torch.amp.autocast_mode as autocast_mode
+
+    names = (
+        (torch._C, ("_set_grad_enabled", "_log_api_usage_once")),
+        (autocast_mode, ("_enter_autocast", "_exit_autocast")),
+        (
+            predispatch,
+            (
+                "_add_batch_dim",
+                "_remove_batch_dim",
+                "_vmap_decrement_nesting",
+                "_vmap_increment_nesting",
+                "lazy_load_decompositions",
+            ),
+        ),
+    )
+    return tuple(
+        (name, getattr(module, name))
+        for module, wanted in names
+        for name in wanted
+        if hasattr(module, name)
+    )
+
+
+def python_modes() -> int:
+    """How many modes of torch's Python dispatch are active: their code is in no key."""
+    return int(torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack())
 
 
 # Settings of functorch that change the graphs AOTAutograd makes.
@@ -252,17 +333,18 @@ class SimpleForward:
 
     outputs: the user's outputs; bumped: inputs whose version a call increments, as an in-place
     operation in the graph writes them; saved: tensors saved with the version check, then without;
-    symbols: numbers saved; tangents: layout by output that has a gradient.
+    symbols: numbers saved; tangents: layout by output that has a gradient; mutated: inputs that
+    the graph writes, known only right after tracing.
     """
 
     inputs: int
     outputs: tuple[OutputInfo, ...]
     bumped: tuple[int, ...]
-    mutated: tuple[int, ...]
     saved_checked: int
     saved_unchecked: int
     saved_symbols: int
     tangents: tuple[TangentLayout, ...]
+    mutated: tuple[int, ...] = ()
 
 
 def simple_forward(outputs_of_graph: int, training: bool) -> SimpleForward | str:
@@ -309,11 +391,11 @@ def simple_forward(outputs_of_graph: int, training: bool) -> SimpleForward | str
         len(meta.input_info),
         outputs,
         tuple(meta.mutated_graph_handled_indices_seen_by_autograd),
-        tuple(meta.mutated_graph_handled_indices),
         checked,
         unchecked,
         symbols,
         tuple(layouts),
+        tuple(meta.mutated_graph_handled_indices),
     )
 
 
@@ -358,8 +440,3 @@ def _subclass_metas(meta: Any) -> Iterable[Any]:
     yield from meta.subclass_inp_meta
     yield from meta.subclass_fw_graph_out_meta
     yield from meta.subclass_tangent_meta
-
-
-def unsupported_by_aot(error: Exception) -> CaptureUnsupported:
-    """An error of ours for one that AOTAutograd raised about the graph itself."""
-    return CaptureUnsupported(f"AOTAutograd cannot trace this graph: {error}")
