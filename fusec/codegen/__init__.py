@@ -1,1 +1,1 @@
-"""From scheduled groups to kernel source: C for the CPU, and the compiler that builds it."""
+"""Code generation: kernel loops become source for a target."""

@@ -73,7 +73,11 @@ def _comparisons(found: dict[str, str], shape: Shape, dtype: str) -> None:
         pick = "return m ? a : b;"
         select = "return m ? a : b;"
     else:
-        pick = f"return ({vector})((({native})a & m) | (({native})b & ~m));"
+        # With AVX-512 the comparison leads gcc to one blend by mask register instead of two
+        # bitwise operations; the mask that comes from a comparison is then used as it is.
+        mask = "n" if shape.avx512 else "m"
+        again = f"{native} n = m != 0; " if shape.avx512 else ""
+        pick = f"{again}return ({vector})((({native})a & {mask}) | (({native})b & ~{mask}));"
         wide = "m" if bits == "i32" else f"cvt_i32_{bits}(m)"
         select = f"return pick_{dtype}({wide}, a, b);"
     found[f"pick_{dtype}"] = function(

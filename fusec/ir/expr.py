@@ -424,26 +424,21 @@ def _extremum(op: str, values: Iterable[ExprLike]) -> Expr:
             else:
                 const = number if const is None else pick(const, number)
     if const is not None:
-        kept = set()
-        for part in flat:  # drop what the constant decides
+        # Drop what the constant decides: for max, a part that never exceeds it; or the constant
+        # itself where one part always reaches it. For min the other way round.
+        kept: set[Expr] = set()
+        constant_needed = True
+        for part in flat:
             low, high = bounds(part)
-            if op == "max" and low is not None and low >= const:
+            reaches = low is not None and low >= const if op == "max" else high is not None and high <= const
+            never = high is not None and high <= const if op == "max" else low is not None and low >= const
+            if reaches:
+                constant_needed = False
+            if reaches or not never:
                 kept.add(part)
-                const_needed = False
-            elif op == "min" and high is not None and high <= const:
-                kept.add(part)
-                const_needed = False
-            else:
-                kept.add(part)
-                const_needed = True
-            if not const_needed:
-                const = None
-                break
-        if const is not None:
-            kept = flat | {integer(const)}
-        else:
-            kept = flat
         flat = kept
+        if constant_needed or not flat:
+            flat = flat | {integer(const)}
     args = tuple(sorted(flat, key=lambda e: e.order))
     if len(args) == 1:
         return args[0]
@@ -482,9 +477,31 @@ def compare(op: str, left: ExprLike, right: ExprLike) -> Expr:
             return ONE
         if low is not None and low >= edge:
             return ZERO
+        coarse = _coarsen(difference, op)
+        if coarse is not None:
+            return compare(op, coarse, 0)
     elif (low is not None and low > 0) or (high is not None and high < 0):
         return ONE if op == "!=" else ZERO
     return _binary(op, a, b)
+
+
+def _coarsen(difference: Expr, op: str) -> Expr | None:
+    """``g·q + r < 0`` → ``q < 0`` and ``g·q - r <= 0`` → ``q <= 0``, where 0 <= r < g."""
+    const, terms = linear_terms(difference)
+    for g in sorted({abs(c) for _, c in terms if abs(c) > 1}, reverse=True):
+        quotient = {a: c // g for a, c in terms if c % g == 0}
+        rest = {a: c for a, c in terms if c % g}
+        if not rest and const % g == 0:
+            continue  # nothing but a common factor; leave the form alone
+        if op == "<":
+            r = from_terms(const % g, rest)
+            q = from_terms(const // g, quotient)
+        else:
+            r = mul(-1, from_terms(-((-const) % g), rest))
+            q = from_terms(-((-const) // g), quotient)
+        if below(r, integer(g)):
+            return q
+    return None
 
 
 def bounds(e: Expr) -> Bounds:

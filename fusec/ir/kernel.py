@@ -1,0 +1,99 @@
+"""KernelLoop: one kernel as a loop nest, between scheduling and code generation.
+
+The nest runs over ``axes``; ``folded`` are the ones that reductions run over. Statements happen in
+stages: stage k may use the results of reductions of stages below k. An *inner* statement happens at
+every point of the nest, an outer one at every point of the kept axes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fusec.ir import expr as ex
+from fusec.ir import loop as lp
+from fusec.ir.expr import Expr, Sym
+from fusec.ir.loop import Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A buffer that a kernel takes: element type and strides in elements."""
+
+    dtype: str
+    stride: tuple[Expr, ...]
+    alias_of: int = -1  # the argument whose memory this one overwrites
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """Store ``value`` at ``index`` of ``buffer`` (``fold`` None), or fold it into the reduction
+    result of that number. Buffers are numbered as in the loop program."""
+
+    buffer: int
+    index: tuple[Expr, ...]
+    value: Scalar
+    fold: str | None
+    inner: bool
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLoop:
+    """See the module docstring. ``results`` gives the accumulator type of each reduction."""
+
+    axes: tuple[Sym, ...]
+    folded: frozenset[Sym]
+    statements: tuple[Statement, ...]
+    buffers: dict[int, Argument]
+    results: dict[int, str]
+
+    @property
+    def kept(self) -> tuple[Sym, ...]:
+        return tuple(a for a in self.axes if a not in self.folded)
+
+    @property
+    def inner(self) -> tuple[Sym, ...]:
+        return tuple(a for a in self.axes if a in self.folded)
+
+    @property
+    def stages(self) -> int:
+        return 1 + max((s.stage for s in self.statements), default=0)
+
+
+def map_expressions(
+    loop: KernelLoop,
+    axes: tuple[Sym, ...],
+    folded: frozenset[Sym],
+    mapping: dict[Expr, Expr],
+) -> KernelLoop:
+    """The loop over other axes, every expression rewritten by ``mapping``."""
+    statements = tuple(
+        replace(
+            s,
+            index=tuple(ex.substitute(e, mapping) for e in s.index),
+            value=lp.reindex(s.value, mapping),
+        )
+        for s in loop.statements
+    )
+    return replace(loop, axes=axes, folded=folded, statements=statements)
+
+
+def linear(index: tuple[Expr, ...], stride: tuple[Expr, ...]) -> Expr:
+    """The element offset of an index."""
+    return ex.total(e * s for e, s in zip(index, stride, strict=True))
+
+
+def expressions(loop: KernelLoop) -> list[Expr]:
+    """Every index expression of the loop: element offsets, guards and index values."""
+    found: dict[Expr, None] = {}
+    for statement in loop.statements:
+        if statement.fold is None:
+            found[linear(statement.index, loop.buffers[statement.buffer].stride)] = None
+        for node in lp.walk((statement.value,)):
+            if isinstance(node, lp.Load):
+                found[linear(node.index, loop.buffers[node.buffer].stride)] = None
+                if node.guard is not None:
+                    found[node.guard] = None
+            elif isinstance(node, lp.Index):
+                found[node.expr] = None
+    return list(found)

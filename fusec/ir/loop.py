@@ -1,0 +1,371 @@
+"""LoopProgram: computations as loops over typed buffers. Loops are data, never closures.
+
+A `Compute` fills one buffer: for every point of its axes it evaluates a `Scalar`, a tree of loads,
+constants and operations, and stores it, or folds it over its reduction axes first. Everything that
+has no loop form is an `External` call to ATen. Scalars are interned, so equal subtrees are one
+object and common subexpressions cost nothing to find.
+
+Values have *compute* types (see `fusec.ir.dtypes`): a load of bf16 yields f32. What a half-precision
+buffer holds is rounded when it is stored, and explicit casts to a half type round (`round_bf16`).
+
+Invariants (`fusec.ir.verify_loop`): a load's index has one expression a dimension of its buffer, it
+only uses axes of its computation and bound indirections, and types of operands agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+from weakref import WeakValueDictionary
+
+from fusec.ir import expr as ex
+from fusec.ir.dtypes import DTYPES
+from fusec.ir.expr import Expr, Sym
+from fusec.ir.graph import Arg, SymbolRange
+
+_interned: WeakValueDictionary[tuple[object, ...], Scalar] = WeakValueDictionary()
+
+
+class Scalar:
+    """A scalar value inside a loop body. Build with the functions below, never directly."""
+
+    __slots__ = ("__weakref__", "dtype", "key", "size")
+    dtype: str
+    key: tuple[object, ...]
+    size: int  # operations in the tree, shared ones counted each time, saturating
+
+    def __repr__(self) -> str:
+        return format_scalar(self)
+
+
+class Const(Scalar):
+    __slots__ = ("value",)
+    value: bool | int | float
+
+
+class Index(Scalar):
+    """An index expression as an i64 value (or bool for a comparison)."""
+
+    __slots__ = ("expr",)
+    expr: Expr
+
+
+class Load(Scalar):
+    """One element of a buffer.
+
+    ``index`` has one expression a dimension; ``indirect`` binds the symbols in it that stand for
+    loaded values. Where ``guard`` is given and zero nothing is read and the value is 0.
+    """
+
+    __slots__ = ("buffer", "guard", "index", "indirect")
+    buffer: int
+    index: tuple[Expr, ...]
+    indirect: tuple[tuple[Sym, Scalar], ...]
+    guard: Expr | None
+
+
+class Op(Scalar):
+    """An operation by its name in the scalar instruction set (see `fusec.codegen.c_math`)."""
+
+    __slots__ = ("args", "name")
+    name: str
+    args: tuple[Scalar, ...]
+
+
+class Reduced(Scalar):
+    """Inside a kernel: the finished result of a reduction that the same kernel computes."""
+
+    __slots__ = ("buffer",)
+    buffer: int
+
+
+_SATURATED: Final = 1 << 30
+
+
+def _make(cls: type[Scalar], key: tuple[object, ...], dtype: str, size: int, **slots: object) -> Scalar:
+    found = _interned.get(key)
+    if found is not None:
+        return found
+    node = object.__new__(cls)
+    node.key, node.dtype, node.size = key, dtype, min(size, _SATURATED)
+    for name, value in slots.items():
+        setattr(node, name, value)
+    _interned[key] = node
+    return node
+
+
+def const(value: bool | int | float, dtype: str) -> Scalar:
+    compute = DTYPES[dtype].compute
+    if compute in ("f32", "f64"):
+        value = float(value)
+        identity: object = value.hex()
+    elif compute == "bool":
+        value = identity = bool(value)
+    else:
+        value = identity = int(value)
+    return _make(Const, ("const", compute, identity), compute, 0, value=value)
+
+
+def index(e: Expr) -> Scalar:
+    return _make(Index, ("index", e), "i64", 1, expr=e)
+
+
+def condition(e: Expr) -> Scalar:
+    """A comparison of index expressions as a bool value."""
+    value = ex.as_int(e)
+    if value is not None:
+        return const(bool(value), "bool")
+    return _make(Index, ("condition", e), "bool", 1, expr=e)
+
+
+def load(
+    buffer: int,
+    dtype: str,
+    at: tuple[Expr, ...],
+    indirect: tuple[tuple[Sym, Scalar], ...] = (),
+    guard: Expr | None = None,
+) -> Scalar:
+    if guard is not None and ex.as_int(guard):
+        guard = None
+    if indirect:
+        used = {s for e in (*at, *((guard,) if guard is not None else ())) for s in ex.symbols(e)}
+        indirect = tuple(sorted(((s, v) for s, v in indirect if s in used), key=lambda b: b[0].name))
+    size = 1 + sum(v.size for _, v in indirect)
+    compute = DTYPES[dtype].compute
+    return _make(
+        Load, ("load", buffer, at, indirect, guard), compute, size,
+        buffer=buffer, index=at, indirect=indirect, guard=guard,
+    )
+
+
+def op(name: str, dtype: str, *args: Scalar) -> Scalar:
+    return _make(Op, ("op", name, dtype, args), dtype, 1 + sum(a.size for a in args), name=name, args=args)
+
+
+def reduced(buffer: int, dtype: str) -> Scalar:
+    compute = DTYPES[dtype].compute
+    return _make(Reduced, ("reduced", buffer, compute), compute, 0, buffer=buffer)
+
+
+def cast(value: Scalar, dtype: str) -> Scalar:
+    """Convert to the compute type of ``dtype``; no rounding to a half type."""
+    target = DTYPES[dtype].compute
+    if value.dtype == target:
+        return value
+    if isinstance(value, Const):
+        return const(value.value, target) if target != "bool" else const(bool(value.value), "bool")
+    return op("cast", target, value)
+
+
+def children(s: Scalar) -> tuple[Scalar, ...]:
+    if isinstance(s, Op):
+        return s.args
+    if isinstance(s, Load):
+        return tuple(v for _, v in s.indirect)
+    return ()
+
+
+def walk(roots: Iterable[Scalar]) -> Iterator[Scalar]:
+    """Every distinct node, operands before users."""
+    seen: set[Scalar] = set()
+    stack: list[tuple[Scalar, bool]] = [(r, False) for r in reversed(list(roots))]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            yield node
+            continue
+        if node in seen:
+            continue
+        seen.add(node)
+        stack.append((node, True))
+        stack.extend((c, False) for c in reversed(children(node)))
+
+
+def rewrite(root: Scalar, leaf: Callable[[Scalar], Scalar | None], memo: dict[Scalar, Scalar]) -> Scalar:
+    """Rebuild a tree. ``leaf`` may replace a node (its result is not visited again)."""
+    for node in walk((root,)):
+        if node in memo:
+            continue
+        replaced = leaf(node)
+        if replaced is None:
+            replaced = node
+            if isinstance(node, Op):
+                args = tuple(memo[a] for a in node.args)
+                if args != node.args:
+                    replaced = op(node.name, node.dtype, *args)
+        memo[node] = replaced
+    return memo[root]
+
+
+def reindex(root: Scalar, mapping: Mapping[Expr, Expr], guard: Expr | None = None) -> Scalar:
+    """Substitute axes in every index of a tree; ``guard`` is added to every load's guard."""
+    memo: dict[Scalar, Scalar] = {}
+
+    def leaf(node: Scalar) -> Scalar | None:
+        if isinstance(node, Index):
+            e = ex.substitute(node.expr, mapping)
+            return condition(e) if node.dtype == "bool" else index(e)
+        if isinstance(node, Load):
+            own = None if node.guard is None else ex.substitute(node.guard, mapping)
+            merged = own if guard is None else guard if own is None else own * guard
+            return _load_like(
+                node,
+                tuple(ex.substitute(e, mapping) for e in node.index),
+                tuple((s, memo[v]) for s, v in node.indirect),
+                merged,
+            )
+        return None
+
+    return rewrite(root, leaf, memo)
+
+
+def _load_like(
+    node: Load, at: tuple[Expr, ...], indirect: tuple[tuple[Sym, Scalar], ...], guard: Expr | None
+) -> Scalar:
+    return load(node.buffer, node.dtype, at, indirect, guard)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory for one tensor. ``kind``: input, temp, or alias (the memory of input ``base``,
+    overwritten); sizes and strides in elements."""
+
+    dtype: str
+    shape: tuple[Expr, ...]
+    stride: tuple[Expr, ...]
+    kind: str = "temp"
+    base: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class BufferView:
+    """A strided view of a buffer, as an external call or a caller sees it."""
+
+    buffer: int
+    shape: tuple[Expr, ...]
+    stride: tuple[Expr, ...]
+    offset: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """``op``: sum, prod, min, max, or, and, argmax, argmin. ``axes`` are folded, in order; ``order``
+    is all axes, kept and folded, as they lie in the tensor that is reduced."""
+
+    op: str
+    axes: tuple[Sym, ...]
+    order: tuple[Sym, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Fill ``output``: for all ``axes`` (one a dimension), store ``value`` or its reduction."""
+
+    output: int
+    axes: tuple[Sym, ...]
+    value: Scalar
+    reduction: Reduction | None = None
+    origin: tuple[int, ...] = ()
+
+
+ExternArg: TypeAlias = "BufferView | Arg | tuple[ExternArg, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """An ATen call. ``reason`` says why: library (faster there), or fallback (no lowering)."""
+
+    outputs: tuple[int | None, ...]
+    target: str
+    args: tuple[ExternArg, ...]
+    kwargs: tuple[tuple[str, ExternArg], ...] = ()
+    reason: str = "library"
+    multiple: bool = False  # the call returns a tuple
+    origin: tuple[int, ...] = ()
+
+
+Step: TypeAlias = "Compute | External"
+Output: TypeAlias = "BufferView | Expr | bool | int | float | None"
+
+
+@dataclass(frozen=True, slots=True)
+class LoopProgram:
+    """Steps in an executable order. ``inputs``: a buffer, or the symbol that the caller passes."""
+
+    buffers: tuple[Buffer, ...]
+    steps: tuple[Step, ...]
+    inputs: tuple[int | Expr | None, ...]
+    outputs: tuple[Output, ...]
+    symbols: tuple[SymbolRange, ...] = ()
+
+
+def extern_views(arg: ExternArg) -> Iterator[BufferView]:
+    """Every view in an external call's argument."""
+    if isinstance(arg, BufferView):
+        yield arg
+    elif isinstance(arg, tuple):
+        for item in arg:
+            yield from extern_views(item)
+
+
+def external_reads(step: External) -> Iterator[BufferView]:
+    for arg in step.args:
+        yield from extern_views(arg)
+    for _, arg in step.kwargs:
+        yield from extern_views(arg)
+
+
+def loads(root: Scalar) -> Iterator[Load]:
+    """Every distinct load in a tree."""
+    for node in walk((root,)):
+        if isinstance(node, Load):
+            yield node
+
+
+def format_scalar(s: Scalar) -> str:
+    if isinstance(s, Const):
+        return f"{s.value}:{s.dtype}"
+    if isinstance(s, Index):
+        return f"<{s.expr}>"
+    if isinstance(s, Load):
+        at = ", ".join(map(repr, s.index))
+        extra = "".join(f" where {sym.name}={v}" for sym, v in s.indirect)
+        guard = "" if s.guard is None else f" if {s.guard}"
+        return f"b{s.buffer}[{at}]{extra}{guard}"
+    if isinstance(s, Reduced):
+        return f"reduced(b{s.buffer})"
+    assert isinstance(s, Op)
+    return f"{s.name}.{s.dtype}({', '.join(map(format_scalar, s.args))})"
+
+
+def format_program(program: LoopProgram) -> str:
+    """The program as text, for reading and for golden tests."""
+    lines: list[str] = []
+    for i, b in enumerate(program.buffers):
+        where = f" = b{b.base}" if b.kind == "alias" else ""
+        lines.append(f"b{i}{where}: {b.kind} {b.dtype}{list(b.shape)} stride {list(b.stride)}")
+    for step in program.steps:
+        if isinstance(step, Compute):
+            axes = ", ".join(f"{a.name}<{a.upper}" for a in step.axes)
+            fold = ""
+            if step.reduction is not None:
+                inner = ", ".join(f"{a.name}<{a.upper}" for a in step.reduction.axes)
+                fold = f"{step.reduction.op}[{inner}] "
+            lines.append(f"b{step.output}[{axes}] = {fold}{step.value}")
+        else:
+            outs = ", ".join("_" if o is None else f"b{o}" for o in step.outputs)
+            args = ", ".join(_format_arg(a) for a in step.args)
+            kwargs = "".join(f", {k}={_format_arg(v)}" for k, v in step.kwargs)
+            lines.append(f"{outs} = {step.reason} {step.target}({args}{kwargs})")
+    lines.append("return " + ", ".join(_format_arg(o) for o in program.outputs))  # type: ignore[arg-type]
+    return "\n".join(lines) + "\n"
+
+
+def _format_arg(arg: ExternArg) -> str:
+    if isinstance(arg, BufferView):
+        offset = "" if arg.offset is ex.ZERO else f"+{arg.offset}"
+        return f"b{arg.buffer}{offset}{list(arg.shape)}:{list(arg.stride)}"
+    if isinstance(arg, tuple):
+        return "(" + ", ".join(_format_arg(a) for a in arg) + ")"
+    return repr(arg)

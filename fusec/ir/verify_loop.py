@@ -1,0 +1,96 @@
+"""The verifier of loop programs."""
+
+from __future__ import annotations
+
+from fusec.errors import VerifyError
+from fusec.ir.dtypes import DTYPES
+from fusec.ir.expr import Expr, Sym, symbols
+from fusec.ir.loop import (
+    BufferView,
+    Compute,
+    Const,
+    Index,
+    Load,
+    LoopProgram,
+    Op,
+    Scalar,
+    external_reads,
+    walk,
+)
+
+_SAME: frozenset[str] = frozenset("add sub mul div min max".split())
+_COMPARE: frozenset[str] = frozenset("lt le gt ge eq ne".split())
+
+
+def verify_program(program: LoopProgram) -> None:
+    """Check shapes of indices, scopes of axes, types of operands, order of writes and reads.
+
+    Raises VerifyError that names the step.
+    """
+    written: set[int] = {i for i, b in enumerate(program.buffers) if b.kind == "input"}
+    sizes = {s.name for s in program.symbols}
+    for number, step in enumerate(program.steps):
+        if isinstance(step, Compute):
+            where = f"step {number} (b{step.output})"
+            axes = set(step.axes) | set(step.reduction.axes if step.reduction else ())
+            if len(step.axes) != len(program.buffers[step.output].shape):
+                raise VerifyError(f"{where}: {len(step.axes)} axes for a buffer of another rank")
+            _verify_scalar(step.value, axes, sizes, program, written, where)
+            outputs: tuple[int | None, ...] = (step.output,)
+        else:
+            where = f"step {number} ({step.target})"
+            for view in external_reads(step):
+                if view.buffer not in written:
+                    raise VerifyError(f"{where}: reads b{view.buffer} before it is written")
+            outputs = step.outputs
+        for output in outputs:
+            if output is None:
+                continue
+            if output in written:
+                raise VerifyError(f"{where}: writes b{output} a second time")
+            written.add(output)
+    for output_view in program.outputs:
+        if isinstance(output_view, BufferView) and output_view.buffer not in written:
+            raise VerifyError(f"the program returns b{output_view.buffer}, which nothing writes")
+
+
+def _verify_scalar(
+    root: Scalar, axes: set[Sym], sizes: set[str], program: LoopProgram, written: set[int], where: str
+) -> None:
+    for node in walk((root,)):
+        if isinstance(node, Load):
+            if node.buffer not in written:
+                raise VerifyError(f"{where}: loads b{node.buffer} before it is written")
+            buffer = program.buffers[node.buffer]
+            if len(node.index) != len(buffer.shape):
+                raise VerifyError(f"{where}: {node} has a wrong number of indices")
+            if node.dtype != DTYPES[buffer.dtype].compute:
+                raise VerifyError(f"{where}: {node} loads {buffer.dtype} as {node.dtype}")
+            bound = {s for s, _ in node.indirect}
+            for e in (*node.index, *((node.guard,) if node.guard is not None else ())):
+                _verify_scope(e, axes | bound, sizes, f"{where}: {node}")
+        elif isinstance(node, Index):
+            _verify_scope(node.expr, axes, sizes, f"{where}: {node}")
+        elif isinstance(node, Op):
+            _verify_op(node, where)
+        elif not isinstance(node, Const):
+            raise VerifyError(f"{where}: {node} has no place outside a kernel")
+
+
+def _verify_scope(e: Expr, axes: set[Sym], sizes: set[str], where: str) -> None:
+    for symbol in symbols(e):
+        if symbol not in axes and symbol.name not in sizes:
+            raise VerifyError(f"{where}: {symbol.name} is not in scope")
+
+
+def _verify_op(node: Op, where: str) -> None:
+    types = [a.dtype for a in node.args]
+    if node.name in _SAME and types != [node.dtype] * 2:
+        raise VerifyError(f"{where}: {node.name} of {types} gives {node.dtype}")
+    if node.name in _COMPARE and (node.dtype != "bool" or types[0] != types[1]):
+        raise VerifyError(f"{where}: {node.name} of {types} gives {node.dtype}")
+    if node.name == "where" and types != ["bool", node.dtype, node.dtype]:
+        raise VerifyError(f"{where}: where of {types} gives {node.dtype}")
+
+
+

@@ -1,0 +1,164 @@
+"""Graph → LoopProgram.
+
+Before: ATen operations with typed values. After: computations over buffers, and external calls for
+what a library does better and for what has no rule. Views cost nothing: they are index maps.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fusec.errors import LoweringError
+from fusec.ir import expr as ex
+from fusec.ir.dtypes import DTYPES
+from fusec.ir.expr import Expr
+from fusec.ir.graph import Graph, Node, Ref, ScalarType, TensorType
+from fusec.ir.loop import Buffer, BufferView, LoopProgram, Output
+from fusec.ir.verify_loop import verify_program
+from fusec.lower.context import Lowering, Value, dense_stride
+from fusec.lower.creation import CREATION
+from fusec.lower.indexing import INDEXING
+from fusec.lower.pointwise import POINTWISE, Rule
+from fusec.lower.reductions import REDUCTIONS
+from fusec.lower.view import View, as_buffer_view, whole
+from fusec.lower.views import VIEWS
+
+RULES: Final[dict[str, Rule]] = {**POINTWISE, **VIEWS, **REDUCTIONS, **CREATION, **INDEXING}
+
+# Done better by a library than by loops of ours; not counted as missing.
+LIBRARY: Final = frozenset(
+    f"aten.{name}"
+    for name in (
+        "mm addmm bmm baddbmm mv dot linear convolution convolution_backward _int_mm _scaled_mm "
+        "_scaled_dot_product_flash_attention_for_cpu "
+        "_scaled_dot_product_flash_attention_for_cpu_backward "
+        "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward "
+        "_scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward "
+        "_scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward "
+        "_fft_c2c _fft_r2c _fft_c2r sort topk"
+    ).split()
+)
+
+_COMPLEX: Final = frozenset(name for name, d in DTYPES.items() if d.kind == "complex")
+_FLOAT8: Final = frozenset(name for name in DTYPES if name.startswith("f8"))
+
+
+def lower(graph: Graph, *, strict_rounding: bool = False) -> LoopProgram:
+    """The loops of a graph. Raises LoweringError where not even an external call can be made."""
+    low = Lowering(graph, strict_rounding=strict_rounding)
+    inputs: list[int | Expr | None] = []
+    for position, node in enumerate(graph.nodes):
+        low.position = position
+        if node.op == "input":
+            value, slot = _input(low, node)
+            inputs.append(slot)
+            low.values.append(value)
+        elif node.op == "const":
+            low.values.append(low.external(node, "constant"))
+        else:
+            low.values.append(_call(low, node))
+    outputs = tuple(_output(low, graph, arg) for arg in graph.outputs)
+    program = LoopProgram(
+        tuple(low.buffers), tuple(low.steps), tuple(inputs), outputs, graph.symbols
+    )
+    verify_program(program)
+    return program
+
+
+def _input(low: Lowering, node: Node) -> tuple[Value, int | Expr | None]:
+    if isinstance(node.type, TensorType):
+        t = node.type
+        buffer = low.new_buffer(Buffer(t.dtype, t.shape, t.stride, "input"))
+        return whole(buffer, t.dtype, t.shape), buffer
+    if isinstance(node.type, ScalarType):
+        return node.type.value, node.type.value
+    return None, None
+
+
+def _call(low: Lowering, node: Node) -> Value:
+    if node.target == "py.getitem":
+        source = low.value(node.args[0])
+        if not isinstance(source, tuple) or not isinstance(node.args[1], int):
+            raise LoweringError(f"{low.where()}: takes an item of something that is no tuple")
+        return source[node.args[1]]
+    if isinstance(node.type, ScalarType):
+        return _symbolic(low, node)
+    packet = ".".join(node.target.split(".")[:2])
+    if packet in LIBRARY:
+        return low.external(node, "library")
+    rule = RULES.get(node.target) or RULES.get(packet)
+    if rule is None or not _native(low, node):
+        return low.external(node, "fallback")
+    return rule(low, node)
+
+
+def _native(low: Lowering, node: Node) -> bool:
+    """Whether every tensor of a node has an element type that loops can compute with."""
+    if node.target.startswith(tuple(VIEWS)):
+        return True
+    types = [low.graph.nodes[r.index].type for r in _refs(node)]
+    types += list(node.type) if isinstance(node.type, tuple) else [node.type]
+    names = {t.dtype for t in types if isinstance(t, TensorType)}
+    return not names & (_COMPLEX | _FLOAT8)
+
+
+def _refs(node: Node) -> list[Ref]:
+    found: list[Ref] = []
+    stack: list[object] = [*node.args, *(v for _, v in node.kwargs)]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Ref):
+            found.append(item)
+        elif isinstance(item, tuple):
+            stack.extend(item)
+    return found
+
+
+def _symbolic(low: Lowering, node: Node) -> Value:
+    """A number computed from sizes: its type carries the expression already."""
+    assert isinstance(node.type, ScalarType)
+    if node.type.value is not None:
+        number = ex.as_int(node.type.value)
+        return node.type.value if number is None else number
+    if node.target == "aten.sym_size.int":
+        source = low.view(node.args[0])
+        assert isinstance(node.args[1], int)
+        return source.shape[node.args[1]]
+    raise LoweringError(
+        f"{low.where()}: a number that depends on tensor data", hint="this graph runs in eager"
+    )
+
+
+def _output(low: Lowering, graph: Graph, arg: object) -> Output:
+    if not isinstance(arg, Ref):
+        if arg is None or isinstance(arg, (bool, int, float)):
+            return arg
+        value = getattr(arg, "value", None)
+        if isinstance(value, Expr):
+            return value
+        raise LoweringError(f"output {arg!r:.60} is neither a tensor nor a number")
+    low.position = arg.index
+    found = low.values[arg.index]
+    if isinstance(found, View):
+        t = graph.nodes[arg.index].type
+        assert isinstance(t, TensorType)
+        return _output_view(low, found, t)
+    if found is None or isinstance(found, (Expr, bool, int, float)):
+        return found
+    raise LoweringError(f"{low.where()}: output {found!r:.60} is neither a tensor nor a number")
+
+
+def _output_view(low: Lowering, view: View, t: TensorType) -> BufferView:
+    """The output with exactly the strides that capture promised its readers."""
+    found = as_buffer_view(view, low.buffers[view.buffer].stride)
+    if found is not None and all(
+        size is ex.ONE or have is want
+        for size, have, want in zip(t.shape, found.stride, t.stride, strict=True)
+    ):
+        return BufferView(found.buffer, found.shape, t.stride, found.offset)
+    copy = low.pointwise(t.dtype, t.shape, lambda at: low.load(view, at), dense_stride(t))
+    again = as_buffer_view(copy, low.buffers[copy.buffer].stride)
+    assert again is not None
+    return again
+
+

@@ -1,0 +1,144 @@
+"""Views: how the value of a graph node is found in a buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fusec.ir import expr as ex
+from fusec.ir.expr import Expr, Sym
+from fusec.ir.loop import BufferView
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A tensor of ``shape`` whose element at ``axes`` lies at ``index`` of ``buffer``.
+
+    ``index`` has one expression a dimension of the buffer, over ``axes`` alone.
+    """
+
+    buffer: int
+    dtype: str
+    shape: tuple[Expr, ...]
+    axes: tuple[Sym, ...]
+    index: tuple[Expr, ...]
+
+    def at(self, coordinates: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The buffer index of the element at ``coordinates``."""
+        mapping = dict(zip(self.axes, coordinates, strict=True))
+        return tuple(ex.substitute(e, mapping) for e in self.index)
+
+    def remap(self, shape: tuple[Expr, ...], coordinates: Sequence[Expr]) -> View:
+        """The view of ``shape`` whose element at its own axes is this view's at ``coordinates``."""
+        return View(self.buffer, self.dtype, shape, view_axes(shape), self.at(coordinates))
+
+
+def view_axes(shape: Sequence[Expr]) -> tuple[Sym, ...]:
+    """The canonical axes of a view of that shape."""
+    return tuple(_axis(f"v{i}", size) for i, size in enumerate(shape))
+
+
+def loop_axes(shape: Sequence[Expr], prefix: str = "i") -> tuple[Sym, ...]:
+    """Axes to iterate over that shape."""
+    return tuple(_axis(f"{prefix}{i}", size) for i, size in enumerate(shape))
+
+
+def _axis(name: str, size: Expr) -> Sym:
+    made = ex.axis(name, size)
+    assert isinstance(made, Sym)
+    return made
+
+
+def whole(buffer: int, dtype: str, shape: tuple[Expr, ...]) -> View:
+    """The view of a whole buffer."""
+    axes = view_axes(shape)
+    return View(buffer, dtype, shape, axes, axes)
+
+
+def contiguous_stride(shape: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Row-major strides in elements, as torch gives them (sizes below 1 count as 1)."""
+    strides: list[Expr] = []
+    step: Expr = ex.ONE
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * ex.maximum(size, 1)
+    return tuple(reversed(strides))
+
+
+def coordinates_for_reshape(
+    old: Sequence[Expr], new: Sequence[Expr], at: Sequence[Expr]
+) -> tuple[Expr, ...]:
+    """Coordinates in shape ``old`` of the element at coordinates ``at`` of shape ``new``.
+
+    Both shapes are walked together and cut wherever their products agree, so that a dimension that
+    a reshape leaves alone keeps its own coordinate, whatever symbols the sizes hold.
+    """
+    result: list[Expr] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        i0, j0 = i, j
+        left: Expr = ex.ONE
+        right: Expr = ex.ONE
+        if i < len(old):
+            left, i = old[i], i + 1
+        if j < len(new):
+            right, j = new[j], j + 1
+        while left is not right and (i < len(old) or j < len(new)):
+            take_left = _smaller(left, right, i < len(old), j < len(new))
+            if take_left:
+                left, i = left * old[i], i + 1
+            else:
+                right, j = right * new[j], j + 1
+        result.extend(_delinearise(_linearise(new[j0:j], at[j0:j]), old[i0:i]))
+    return tuple(result)
+
+
+def _smaller(left: Expr, right: Expr, can_left: bool, can_right: bool) -> bool:
+    if not can_left or not can_right:
+        return can_left
+    a, b = ex.as_int(left), ex.as_int(right)
+    if a is not None and b is not None:
+        return a < b
+    # One product divides the other where symbols are involved: grow the one that is contained.
+    return ex.mod(right, left) is ex.ZERO if left is not ex.ZERO else True
+
+
+def _linearise(shape: Sequence[Expr], at: Sequence[Expr]) -> Expr:
+    linear: Expr = ex.ZERO
+    for size, coordinate in zip(shape, at, strict=True):
+        linear = linear * size + coordinate
+    return linear
+
+
+def _delinearise(linear: Expr, shape: Sequence[Expr]) -> list[Expr]:
+    live = [k for k, size in enumerate(shape) if size is not ex.ONE]
+    coordinates: list[Expr] = [ex.ZERO] * len(shape)
+    step: Expr = ex.ONE
+    for position in reversed(live):
+        size = shape[position]
+        part = linear if step is ex.ONE else ex.floordiv(linear, step)
+        coordinates[position] = part if position == live[0] else _remainder(part, size)
+        step = step * size
+    return coordinates
+
+
+def _remainder(value: Expr, size: Expr) -> Expr:
+    return ex.ZERO if size is ex.ZERO else ex.mod(value, size)
+
+
+def as_buffer_view(view: View, stride: Sequence[Expr]) -> BufferView | None:
+    """The view in strided form over a buffer with these strides; None where it is not affine."""
+    linear: Expr = ex.ZERO
+    for e, step in zip(view.index, stride, strict=True):
+        linear = linear + e * step
+    zeros: dict[Expr, Expr] = {axis: ex.ZERO for axis in view.axes}
+    offset = ex.substitute(linear, zeros)
+    strides: list[Expr] = []
+    rebuilt = offset
+    for axis in view.axes:
+        step = ex.substitute(linear, {**zeros, axis: ex.ONE}) - offset
+        strides.append(step)
+        rebuilt = rebuilt + step * axis
+    if rebuilt is not linear:
+        return None
+    return BufferView(view.buffer, view.shape, tuple(strides), offset)

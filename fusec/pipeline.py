@@ -1,0 +1,170 @@
+"""The compiler on one page: Graph → LoopProgram → Groups → Kernels → Artifact.
+
+    plan       lower, dissolve, schedule, generate code: pure, no I/O
+    build      one kernel's source to a binary, by the C compiler in a child process
+    assemble   plan and binaries to an artifact: a manifest and its blobs
+
+`compile_local` does all of it in this process, with the kernels built in parallel.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+import msgpack
+
+from cache.artifacts import Found, lookup, publish
+from cache.errors import CacheError
+from cache.manifest import Manifest
+from cache.store import Store
+from fusec.artifact.fingerprint import graph_fingerprint, kernel_key, toolchain
+from fusec.codegen.c_toolchain import compile_shared, compiler
+from fusec.codegen.cpu import cpu_emitter
+from fusec.codegen.host import build_host_plan
+from fusec.codegen.kernel_source import KernelSource
+from fusec.codegen.runner import runner_source
+from fusec.errors import CodegenError, WireError
+from fusec.inspect.report import report
+from fusec.ir.graph import Graph
+from fusec.ir.program_wire import program_to_bytes
+from fusec.ir.wire import graph_to_bytes
+from fusec.lower.lowering import lower
+from fusec.options import Options, Target
+from fusec.runtime.format import ARTIFACT_FORMAT, PROGRAM_BLOB, RUNNER_BLOB
+from fusec.schedule.dissolve import dissolve
+from fusec.schedule.greedy import schedule
+from fusec.trace import Recorder
+
+__all__ = [
+    "KernelSource",
+    "Plan",
+    "assemble",
+    "build_kernel",
+    "compile_local",
+    "kernel_store_key",
+    "plan",
+]
+
+COMPILE_TIMEOUT_S: Final = 120.0
+MAX_PLAN_BYTES: Final = 256 << 20
+
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A compiled graph before its kernels are built. ``kernels`` are distinct and include the
+    runner, the last; ``report`` is plain numbers by name."""
+
+    program: bytes
+    kernels: tuple[KernelSource, ...]
+    report: dict[str, int]
+
+    def to_bytes(self) -> bytes:
+        body = {
+            "v": ARTIFACT_FORMAT,
+            "program": self.program,
+            "kernels": [k.to_bytes() for k in self.kernels],
+            "report": sorted(self.report.items()),
+        }
+        return bytes(msgpack.packb(body, use_bin_type=True))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Plan:
+        """Raises WireError for anything that `to_bytes` of this version does not write."""
+        if len(data) > MAX_PLAN_BYTES:
+            raise WireError(f"a plan of {len(data)} bytes is over {MAX_PLAN_BYTES}")
+        try:
+            body = msgpack.unpackb(data, raw=False)
+            if body["v"] != ARTIFACT_FORMAT or not isinstance(body["program"], bytes):
+                raise WireError("a plan of another version of fusec")
+            kernels = tuple(KernelSource.from_bytes(k) for k in body["kernels"])
+            numbers = {str(k): int(v) for k, v in body["report"]}
+        except (ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
+            raise WireError(f"a plan does not decode: {error}") from error
+        return cls(body["program"], kernels, numbers)
+
+
+def plan(graph: Graph, target: Target, options: Options, *, recorder: Recorder) -> Plan:
+    """Compile a graph up to source. Deterministic: equal arguments give equal bytes.
+
+    Raises CompilerError for a graph or a target that cannot be compiled.
+    """
+    if target.device != "cpu":
+        raise CodegenError(f"no code generator for {target.device}", hint="targets: cpu")
+    with recorder.span("lower"):
+        program = lower(graph, strict_rounding=options.strict_rounding)
+        recorder.count("lowerings")
+    with recorder.span("schedule"):
+        grouped = schedule(dissolve(program), fusion=options.fusion)
+    with recorder.span("codegen"):
+        host = build_host_plan(grouped, cpu_emitter(target.isa))
+        encoded = program_to_bytes(host.program)
+    kernels = (*host.kernels, runner_source(target.isa))
+    return Plan(encoded, kernels, report(grouped, host))
+
+
+def kernel_store_key(kernel: KernelSource, target: Target) -> str:
+    """The store's key of a kernel built by this machine's compiler."""
+    return kernel_key(kernel, target, compiler().version)
+
+
+def build_kernel(kernel: KernelSource, target: Target) -> bytes:
+    """One kernel's binary: a shared library. Raises CompileError."""
+    return compile_shared(kernel.source, target.isa, COMPILE_TIMEOUT_S)
+
+
+def assemble(plan: Plan, binaries: Mapping[str, bytes]) -> tuple[Manifest, dict[str, bytes]]:
+    """The artifact of a plan, given each kernel's binary by digest. Deterministic."""
+    blobs = {PROGRAM_BLOB: plan.program}
+    for kernel in plan.kernels[:-1]:
+        blobs[f"kernel/{kernel.digest}"] = binaries[kernel.digest]
+    blobs[RUNNER_BLOB] = binaries[plan.kernels[-1].digest]
+    meta = msgpack.packb(
+        {"v": ARTIFACT_FORMAT, "report": sorted(plan.report.items())}, use_bin_type=True
+    )
+    return Manifest.of("graph", blobs, meta), blobs
+
+
+def compile_local(
+    graph: Graph, target: Target, options: Options, store: Store, *, recorder: Recorder
+) -> Found:
+    """Compile in this process and keep the artifact and its kernels in ``store``.
+
+    Kernels that the store has are not built again. Raises CompilerError; a store that fails to
+    keep something is counted (``store_full``) and otherwise ignored.
+    """
+    made = plan(graph, target, options, recorder=recorder)
+    with recorder.span("build"):
+        workers = max(1, min(len(made.kernels), os.cpu_count() or 1))
+        with ThreadPoolExecutor(workers, thread_name_prefix="fusec-build") as pool:
+            built = pool.map(lambda k: _kernel(k, target, store, recorder), made.kernels)
+            binaries = {k.digest: b for k, b in zip(made.kernels, built, strict=True)}
+    manifest, blobs = assemble(made, binaries)
+    key = graph_fingerprint(graph_to_bytes(graph), target, options, toolchain()).key("graph")
+    try:
+        publish(store, key, manifest, blobs)
+    except CacheError:
+        recorder.count("store_full")
+    return Found(manifest, blobs)
+
+
+def _kernel(kernel: KernelSource, target: Target, store: Store, recorder: Recorder) -> bytes:
+    key = kernel_store_key(kernel, target)
+    try:
+        found = lookup(store, key)
+    except CacheError:
+        found = None
+    if found is not None and "binary" in found.blobs:
+        return found.blobs["binary"]
+    binary = build_kernel(kernel, target)
+    recorder.count("kernel_compiles")
+    blobs = {"binary": binary}
+    try:
+        publish(store, key, Manifest.of("kernel", blobs), blobs)
+    except CacheError:
+        recorder.count("store_full")
+    return binary

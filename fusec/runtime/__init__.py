@@ -1,0 +1,1 @@
+"""The runtime: artifacts become callables. Needs torch, but no compiler."""

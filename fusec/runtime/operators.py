@@ -1,0 +1,55 @@
+"""Names in programs → torch operators, dtypes and arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+
+from fusec.errors import LoadError
+from fusec.ir.graph import Attr
+
+TORCH_DTYPES: Final[Mapping[str, torch.dtype]] = {
+    "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
+    "f8e4m3fn": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2,
+    "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8,
+    "u64": torch.uint64, "u32": torch.uint32, "u16": torch.uint16, "u8": torch.uint8,
+    "bool": torch.bool, "c32": torch.complex32, "c64": torch.complex64, "c128": torch.complex128,
+}  # fmt: skip
+
+
+def operator(target: str) -> Callable[..., Any]:
+    """``aten.add.Tensor`` → the operator overload. Raises LoadError where this torch lacks it."""
+    parts = target.split(".")
+    try:
+        if len(parts) != 3:
+            raise AttributeError(target)
+        found = getattr(getattr(getattr(torch.ops, parts[0]), parts[1]), parts[2])
+    except AttributeError as error:
+        raise LoadError(
+            f"this torch has no operator {target}",
+            hint="the artifact was made with another version of torch or other extensions",
+        ) from error
+    assert callable(found)
+    return found  # type: ignore[no-any-return]
+
+
+def returns_view(op: Callable[..., Any]) -> bool:
+    """Whether an operator's result may share memory with an argument."""
+    schema = getattr(op, "_schema", None)
+    return schema is not None and any(r.alias_info is not None for r in schema.returns)
+
+
+def attribute(attr: Attr) -> object:
+    """The torch object that an enumeration argument names. Raises LoadError for an unknown one."""
+    if attr.kind == "dtype" and attr.name in TORCH_DTYPES:
+        return TORCH_DTYPES[attr.name]
+    if attr.kind == "device":
+        return torch.device(attr.name)
+    found = getattr(torch, attr.name.removeprefix("torch."), None)
+    if attr.kind in ("layout", "memory_format") and isinstance(
+        found, torch.layout | torch.memory_format
+    ):
+        return found
+    raise LoadError(f"this torch has no {attr.kind} {attr.name!r}")

@@ -1,0 +1,1 @@
+"""Scheduling: which computations share a kernel, in what order, in which memory."""

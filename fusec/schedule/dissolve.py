@@ -1,0 +1,152 @@
+"""Dissolve producers into their consumers.
+
+Before: every operation fills a buffer. After: an elementwise computation whose value costs nothing
+to repeat, or that is used at one place only, is written out at its use and its buffer is gone.
+
+    b1[i] = exp(b0[i]);  b2[i] = b1[i] + 1     →     b2[i] = exp(b0[i]) + 1
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from fusec.ir import expr as ex
+from fusec.ir import loop as lp
+from fusec.ir.expr import Expr
+from fusec.ir.loop import BufferView, Compute, Load, LoopProgram, Op, Scalar, external_reads
+
+MAX_BODY: Final = 192  # operations in one value; more would spill and be slow to compile
+
+
+@dataclass(slots=True)
+class _Uses:
+    """Where a buffer is read: ``sites`` counts distinct loads over all computations."""
+
+    sites: int = 0
+    consumer: int = -1
+    external: bool = False
+
+
+def dissolve(program: LoopProgram) -> LoopProgram:
+    """See the module docstring. The result computes the same outputs."""
+    uses = _count_uses(program)
+    values: dict[int, Compute] = {}
+    steps: list[lp.Step] = []
+    for step in program.steps:
+        if not isinstance(step, Compute):
+            steps.append(step)
+            continue
+        step = _substitute(step, values)
+        if _dissolves(step, uses.get(step.output), program):
+            values[step.output] = step
+        else:
+            steps.append(step)
+    return _sweep(replace(program, steps=tuple(steps)))
+
+
+def _count_uses(program: LoopProgram) -> dict[int, _Uses]:
+    uses: dict[int, _Uses] = {}
+    for number, step in enumerate(program.steps):
+        if isinstance(step, Compute):
+            for load in lp.loads(step.value):
+                use = uses.setdefault(load.buffer, _Uses())
+                use.sites += 1
+                use.consumer = number
+        else:
+            for view in external_reads(step):
+                uses.setdefault(view.buffer, _Uses()).external = True
+    for output in program.outputs:
+        if isinstance(output, BufferView):
+            uses.setdefault(output.buffer, _Uses()).external = True
+    return uses
+
+
+def _dissolves(step: Compute, use: _Uses | None, program: LoopProgram) -> bool:
+    if use is None or use.external or step.reduction is not None:
+        return False
+    if program.buffers[step.output].kind != "temp" or step.value.size > MAX_BODY // 2:
+        return False
+    loads = list(lp.loads(step.value))
+    if not loads:
+        return step.value.size <= 8
+    consumer = program.steps[use.consumer]
+    if not isinstance(consumer, Compute) or _clobbers(step, consumer, program):
+        return False
+    if _is_copy(step.value) and (use.sites == 1 or _same_layout(step, loads[0])):
+        return True
+    return use.sites == 1 and not _amplified(step, consumer)
+
+
+def _clobbers(step: Compute, consumer: Compute, program: LoopProgram) -> bool:
+    """Whether the consumer overwrites an input that the producer reads at another place."""
+    target = program.buffers[consumer.output]
+    if target.kind != "alias":
+        return False
+    reads = [load for load in lp.loads(step.value) if load.buffer == target.base]
+    if not reads:
+        return False
+    use = next(load for load in lp.loads(consumer.value) if load.buffer == step.output)
+    straight = use.index == consumer.axes and all(load.index == step.axes for load in reads)
+    return not straight
+
+
+def _is_copy(value: Scalar) -> bool:
+    """A load, perhaps converted."""
+    while isinstance(value, Op) and value.name == "cast":
+        value = value.args[0]
+    return isinstance(value, Load) and not value.indirect
+
+
+def _same_layout(step: Compute, load: Load) -> bool:
+    return load.index == step.axes and load.guard is None
+
+
+def _amplified(step: Compute, consumer: Compute) -> bool:
+    """Whether the consumer visits more points than the producer has elements."""
+    visits = [a.upper for a in consumer.axes]
+    if consumer.reduction is not None:
+        visits += [a.upper for a in consumer.reduction.axes]
+    many = ex.product(v for v in visits if v is not None)
+    few = ex.product(a.upper for a in step.axes if a.upper is not None)
+    a, b = ex.as_int(many), ex.as_int(few)
+    if a is not None and b is not None:
+        return a > b
+    return many is not few
+
+
+def _substitute(step: Compute, values: dict[int, Compute]) -> Compute:
+    """The step with loads of dissolved buffers replaced by what they held."""
+    if not values:
+        return step
+    memo: dict[Scalar, Scalar] = {}
+    changed = False
+
+    def leaf(node: Scalar) -> Scalar | None:
+        nonlocal changed
+        if not isinstance(node, Load):
+            return None
+        producer = values.get(node.buffer)
+        if producer is None:
+            return None
+        changed = True
+        mapping: dict[Expr, Expr] = dict(zip(producer.axes, node.index, strict=True))
+        return lp.reindex(producer.value, mapping, node.guard)
+
+    value = lp.rewrite(step.value, leaf, memo)
+    return replace(step, value=value) if changed else step
+
+
+def _sweep(program: LoopProgram) -> LoopProgram:
+    """Drop computations that nothing reads."""
+    live: set[int] = {o.buffer for o in program.outputs if isinstance(o, BufferView)}
+    kept: list[lp.Step] = []
+    for step in reversed(program.steps):
+        if isinstance(step, Compute):
+            if step.output not in live and program.buffers[step.output].kind != "alias":
+                continue
+            live.update(load.buffer for load in lp.loads(step.value))
+        else:
+            live.update(view.buffer for view in external_reads(step))
+        kept.append(step)
+    return replace(program, steps=tuple(reversed(kept)))
