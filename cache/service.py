@@ -100,9 +100,11 @@ def create_app(
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
+            await _startup(receive, send)
             await state.close()
             executor.shutdown(wait=True)
+            # Last: the server ends its event loop as soon as it hears this.
+            await send({"type": "lifespan.shutdown.complete"})
         elif scope["type"] == "http":
             response = await _answer(state, Request.of(scope, receive))
             metrics.bytes.labels("out").inc(len(response.body))
@@ -194,8 +196,8 @@ def _host_is_loopback(host: str) -> bool:
     return is_loopback(name)
 
 
-async def _lifespan(receive: Receive, send: Send) -> None:
+async def _startup(receive: Receive, send: Send) -> None:
+    """Announce the start, then wait for the shutdown."""
     await receive()
     await send({"type": "lifespan.startup.complete"})
     await receive()
-    await send({"type": "lifespan.shutdown.complete"})
