@@ -170,7 +170,9 @@ class CacheClient:
                 if not got.keys() <= set(rest):
                     raise ProtocolError("the service sent entries that were not asked for")
                 entries.update(got)
-                rest = [key for key in rest if key not in got] if got else []
+                # Only a reply with no room left for the largest entry may have left one out.
+                full = sum(map(len, got.values())) > wire.MAX_BATCH_BYTES - wire.MAX_MANIFEST
+                rest = [key for key in rest if key not in got] if full else []
         for key in keys:
             entries.setdefault(key, None)
         return artifacts.collect(entries, self.get_blobs, on_miss=on_miss)

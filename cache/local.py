@@ -48,8 +48,8 @@ class LocalStore:
         self._base = self.root / "v1"
         self._tmp = self._base / "tmp"
         with _os_errors(self.counters, f"open the store {self.root}"):
-            self._tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _make_private(self.root, self._base)
+            self._make_folder(self._tmp)
+            _check_private(self.root, self._base)
             self._sweep_tmp()
 
     def get_blob(self, digest: str) -> bytes | None:
@@ -168,10 +168,10 @@ class LocalStore:
                 # Somebody removed directories under us ("rm -rf" of the cache): make them again.
                 if attempt:
                     raise
-                self._tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._make_folder(self._tmp)
 
     def _write_once(self, path: Path, content: bytes, exclusive: bool) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._make_folder(path.parent)
         tmp = self._tmp / f"{os.getpid()}-{secrets.token_hex(8)}"
         fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -203,6 +203,15 @@ class LocalStore:
                     raise FileExistsError(errno.EEXIST, "entry exists", str(path)) from error
                 os.replace(tmp, path)
 
+    def _make_folder(self, folder: Path) -> None:
+        if folder.is_dir():
+            return
+        # One by one: mkdir(parents=True) gives its mode to the last one only.
+        self.root.parent.mkdir(parents=True, exist_ok=True)
+        below = [folder, *folder.parents]
+        for path in reversed(below[: below.index(self.root) + 1]):
+            path.mkdir(mode=0o700, exist_ok=True)
+
     def _sweep_tmp(self) -> None:
         limit = time.time() - STALE_TMP_SECONDS
         with os.scandir(self._tmp) as items:
@@ -230,7 +239,7 @@ def _read(path: Path, limit: int) -> bytes | None:
     return None
 
 
-def _make_private(root: Path, base: Path) -> None:
+def _check_private(root: Path, base: Path) -> None:
     for path in (root, base):
         status = os.stat(path)
         if not stat.S_ISDIR(status.st_mode):

@@ -9,10 +9,12 @@ from cache import metrics as prometheus
 from cache.asgi import Request, Response, packed
 from cache.digest import digest
 from cache.errors import CacheError
+from cache.key import make
 from cache.protocol import Value
 from cache.service_state import ServiceState
 
-_PROBE = digest(b"fusec readiness probe")
+# A read, not a question for existence: S3 answers the latter "no" where the bucket is missing.
+_PROBE = make("graph", digest(b"fusec readiness probe"))
 
 
 async def healthz(state: ServiceState, request: Request, _: str) -> Response:
@@ -23,7 +25,7 @@ async def healthz(state: ServiceState, request: Request, _: str) -> Response:
 async def readyz(state: ServiceState, request: Request, _: str) -> Response:
     """Ready: 200 if the store answers a question, else 503."""
     try:
-        await state.reader.call(state.store.has_blobs, [_PROBE])
+        await state.reader.call(state.store.get_entry, _PROBE)
     except CacheError as error:
         state.metrics.errors.labels("readyz").inc()
         return Response(503, f"store: {type(error).__name__}\n".encode(), "text/plain")

@@ -8,9 +8,10 @@ New entries are put with `If-None-Match: *`, which the server decides atomically
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from typing import Any
 
 import boto3
@@ -21,32 +22,18 @@ from cache import digest as digests
 from cache import frames
 from cache import key as keys
 from cache.counters import Counters
-from cache.errors import CacheError, Corrupt, NotReachable, Refused, StoreFull, TooLarge
+from cache.errors import Corrupt, NotReachable, TooLarge
 from cache.protocol import MAX_FRAME, MAX_MANIFEST, Value
+from cache.s3_errors import ABSENT, RACED, TAKEN, error_code, s3_errors
 from cache.store import Blobs, check_blob, check_entry
 
 PARALLEL = 16
 """Most requests of one batch at the same time."""
+MIN_RATE = 1 << 20
+"""Bytes a second below which, beyond the timeout, a read is given up."""
+_CHUNK = 64 << 10
 _DESCRIBED = 10_000
 _CONFLICT_ATTEMPTS = 3
-_ABSENT = frozenset({"NoSuchKey", "404", "NotFound"})
-_TAKEN = frozenset({"PreconditionFailed", "412"})
-_RACED = frozenset({"ConditionalRequestConflict", "OperationAborted", "409"})
-_DENIED = frozenset(
-    {
-        "AccessDenied",
-        "403",
-        "Forbidden",
-        "InvalidAccessKeyId",
-        "SignatureDoesNotMatch",
-        "ExpiredToken",
-        "ExpiredTokenException",
-        "InvalidToken",
-        "TokenRefreshRequired",
-        "RequestTimeTooSkewed",
-    }
-)
-_FULL = frozenset({"QuotaExceeded", "InsufficientStorage", "XMinioStorageFull", "507"})
 
 
 class S3Store:
@@ -73,6 +60,7 @@ class S3Store:
     ) -> None:
         self.where = f"s3://{bucket}/{prefix.strip('/')}".rstrip("/")
         self.counters = counters or Counters()
+        self._timeout_s = timeout_s
         self._bucket = bucket
         self._base = f"{prefix.strip('/')}/v1".lstrip("/")
         with self._s3_errors("open the store"):
@@ -164,7 +152,7 @@ class S3Store:
                     self._put_entry(key, manifest_bytes, IfNoneMatch="*")
                     return True
                 except ClientError as error:
-                    if _code(error) not in _TAKEN | _RACED:
+                    if error_code(error) not in TAKEN | RACED:
                         raise
             standing = self.get_entry(key)
             if standing is not None:
@@ -215,7 +203,7 @@ class S3Store:
             try:
                 self._client.head_object(Bucket=self._bucket, Key=self._blob_name(digest))
             except ClientError as error:
-                if _code(error) in _ABSENT:
+                if error_code(error) in ABSENT:
                     return False
                 raise
         return True
@@ -234,15 +222,20 @@ class S3Store:
             try:
                 answer = self._client.get_object(Bucket=self._bucket, Key=name)
             except ClientError as error:
-                if _code(error) in _ABSENT:
+                if error_code(error) in ABSENT:
                     return None
                 raise
-            with answer["Body"] as body:
-                if answer["ContentLength"] > limit:
-                    size = answer["ContentLength"]
+            size: int = answer["ContentLength"]
+            with closing(answer["Body"]) as body:
+                if size > limit:
                     raise TooLarge(f"an object of {size} bytes, limit {limit}")
-                data: bytes = body.read()
-                return data
+                give_up = time.monotonic() + self._timeout_s + size / MIN_RATE
+                chunks: list[bytes] = []
+                for chunk in body.iter_chunks(_CHUNK):
+                    chunks.append(chunk)
+                    if time.monotonic() > give_up:
+                        raise NotReachable(f"{action}: slower than {MIN_RATE} bytes a second")
+                return b"".join(chunks)
 
     def _put_entry(self, key: str, data: bytes, **condition: str) -> None:
         self._client.put_object(
@@ -264,31 +257,5 @@ class S3Store:
             return [function(item) for item in items]
         return list(self._pool.map(function, items))
 
-    @contextmanager
-    def _s3_errors(self, action: str) -> Iterator[None]:
-        """Turn what botocore says into the errors of this package."""
-        text = f"cannot {action} in {self.where}"
-        try:
-            yield
-        except CacheError:
-            raise
-        except ClientError as error:
-            code = _code(error)
-            self.counters.add("io_errors")
-            if code in _DENIED:
-                hint = "check the credentials, their expiry, this machine's clock and the policy"
-                raise Refused(f"{text}: {code}", hint=hint) from error
-            if code in _FULL:
-                raise StoreFull(f"{text}: {code}") from error
-            hint = "check bucket, region and endpoint"
-            raise NotReachable(f"{text}: {code}", hint=hint) from error
-        except (BotoCoreError, ValueError, OSError) as error:
-            # ValueError: an endpoint that is not an address. OSError: a connection cut in the body.
-            self.counters.add("io_errors")
-            hint = "check endpoint, network and credentials"
-            raise NotReachable(f"{text}: {type(error).__name__}", hint=hint) from error
-
-
-def _code(error: ClientError) -> str:
-    code: str = error.response.get("Error", {}).get("Code", "")
-    return code
+    def _s3_errors(self, action: str) -> AbstractContextManager[None]:
+        return s3_errors(f"cannot {action} in {self.where}", self.counters)
