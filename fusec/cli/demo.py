@@ -111,5 +111,6 @@ def run(arguments: argparse.Namespace) -> int:
         json.dump(as_json(report), sys.stdout, indent=1)
         print()
     else:
-        render(report, Console())
+        # A log file or a pipe has no width: do not wrap there.
+        render(report, Console(width=None if sys.stdout.isatty() else 120))
     return 0 if report.passed else 1

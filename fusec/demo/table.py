@@ -88,7 +88,7 @@ def render(report: Report, console: Console) -> None:
 
 def _times(report: Report) -> RenderableType:
     table = Table(title=f"Seconds: {report.title}", title_justify="left")
-    table.add_column("run")
+    table.add_column("run", no_wrap=True)
     for column in ("first", "trace", "compile", "fetch", "load", "backend", "train", "infer"):
         table.add_column(column, justify="right")
     rows: list[tuple[str, Result, bool]] = [
