@@ -20,6 +20,8 @@ SLOW_ANSWER_SECONDS = 0.5
 MIN_RATE = 1 << 20
 """Bytes a second below which a transfer counts as stalled."""
 
+_LOST_PROBE_SECONDS = 10.0
+
 
 class DelayBudget:
     """One process's budget for one remote; clients of the same remote may share it.
@@ -52,7 +54,6 @@ class DelayBudget:
         self._reason = ""
         self._reopened = 0
         self._probe_at = 0.0
-        self._probing = False
 
     @property
     def is_open(self) -> bool:
@@ -101,15 +102,15 @@ class DelayBudget:
     def take_probe(self) -> bool:
         """True if a probe is due; the caller must make it and report to `probed`."""
         with self._lock:
-            if not self._open or self._probing or self._clock() < self._probe_at:
+            if not self._open or self._clock() < self._probe_at:
                 return False
-            self._probing = True
+            # The next one in case nobody reports this one: its thread may be gone after a fork.
+            self._probe_at = self._clock() + _LOST_PROBE_SECONDS
             return True
 
     def probed(self, alive: bool) -> None:
         """Report a probe. If the remote is alive the breaker closes, with half of the budget."""
         with self._lock:
-            self._probing = False
             if alive:
                 self._open = False
                 self._failures = 0

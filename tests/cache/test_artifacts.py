@@ -4,7 +4,7 @@ import pytest
 
 from cache.artifacts import Miss, lookup, lookup_many, publish
 from cache.digest import digest
-from cache.errors import ProtocolError
+from cache.errors import MissingBlobs, ProtocolError
 from cache.manifest import Manifest
 from cache.memory import MemoryStore
 from cache.protocol import pack
@@ -89,6 +89,24 @@ def test_other_writers_broken_artifact_is_replaced():
     publish(store, key(), manifest({"other": b"other"}), {"other": b"other"})
     store.gone.add(digest(b"other"))
     assert publish(store, key(), manifest(), BLOBS) == manifest()
+    assert lookup(store, key()).blobs == BLOBS
+
+
+def test_blob_that_a_collector_takes_meanwhile_is_written_again():
+    class Collected(MemoryStore):
+        """Claims to hold a blob that is gone, and checks entries as a service does."""
+
+        def has_blobs(self, digests):
+            return set(digests)
+
+        def put_entry(self, key, manifest_bytes):
+            named = Manifest.decode(manifest_bytes).digests()
+            if any(self.get_blob(digest) is None for digest in named):
+                raise MissingBlobs("gone")
+            return super().put_entry(key, manifest_bytes)
+
+    store = Collected()
+    publish(store, key(), manifest(), BLOBS)
     assert lookup(store, key()).blobs == BLOBS
 
 

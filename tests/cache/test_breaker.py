@@ -84,6 +84,12 @@ def test_probe_comes_within_its_times_and_only_once(budget, clock):
     assert not budget.take_probe()
 
 
+def test_probe_that_nobody_reports_is_made_again(budget, clock):
+    budget.failed(3.0, "x")
+    probe_delay(budget, clock)
+    assert 9.0 < probe_delay(budget, clock) < 10.1
+
+
 def test_no_probe_while_closed(budget, clock):
     clock.now = 1000.0
     assert not budget.take_probe()

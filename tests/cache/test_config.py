@@ -1,22 +1,28 @@
 """Settings: known names only, sense checked, secrets not shown; the command line."""
 
+import itertools
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
+from cache.artifacts import lookup, publish
 from cache.auth import Grant, hash_token
+from cache.client import CacheClient
 from cache.config import ServiceConfig, is_loopback
 from cache.counters import Counters
-from cache.errors import ConfigError
+from cache.errors import ConfigError, NotReachable
 from cache.local import LocalStore
 from cache.open_store import open_store
+from tests.cache.samples import key, manifest, noise
 from tests.cache.servers import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -134,12 +140,14 @@ def test_wrong_settings_exit_with_2():
     assert "without tokens" in done.stderr
 
 
-def test_serve_runs_and_ends_on_sigterm(tmp_path):
+@contextmanager
+def served(store):
+    """A service in a process of its own: (process, address)."""
     port = free_port()
     child = subprocess.Popen(
         [
             *(sys.executable, "-W", "error", "-m", "cache", "serve"),
-            *("--port", str(port), "--store", f"file://{tmp_path}/store"),
+            *("--port", str(port), "--store", f"file://{store}"),
         ],
         cwd=ROOT,
         stderr=subprocess.PIPE,
@@ -155,10 +163,40 @@ def test_serve_runs_and_ends_on_sigterm(tmp_path):
                 assert time.monotonic() < deadline
                 assert child.poll() is None
                 time.sleep(0.05)
-        child.send_signal(signal.SIGTERM)
-        _, errors = child.communicate(timeout=10)
+        yield child, f"http://127.0.0.1:{port}"
     finally:
         child.kill()
         child.communicate()
+
+
+def test_serve_runs_and_ends_on_sigterm(tmp_path):
+    with served(tmp_path) as (child, _):
+        child.send_signal(signal.SIGTERM)
+        _, errors = child.communicate(timeout=10)
     assert child.returncode in (0, -signal.SIGTERM)
     assert "Traceback" not in errors
+
+
+def test_service_killed_in_the_middle_of_puts_leaves_only_whole_artifacts(tmp_path):
+    published = []
+
+    def write(url):
+        with suppress(NotReachable), CacheClient(url) as client:
+            for i in itertools.count():
+                blobs = {"a": noise(100_000, i), "b": b"%d" % i}
+                publish(client, key(i), manifest(blobs), blobs)
+                published.append(i)
+
+    with served(tmp_path) as (child, url):
+        writer = threading.Thread(target=write, args=(url,))
+        writer.start()
+        while len(published) < 10:
+            assert writer.is_alive()
+            time.sleep(0.005)
+        child.send_signal(signal.SIGKILL)
+        writer.join(20)
+        assert not writer.is_alive()
+    store = LocalStore(tmp_path)
+    assert store.describe()["entries"] - len(published) in (0, 1)
+    for i in range(store.describe()["entries"]):
+        assert lookup(store, key(i)) is not None
