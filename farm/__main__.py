@@ -35,7 +35,7 @@ Runs a cache service, a gateway and a pool in one process, on loopback, for deve
 line of JSON when it is ready and serves until SIGTERM, SIGINT or the end of its standard input.
 
 example:
-  python -m farm embedded --pool memory --store file:///tmp/fusec-store < /dev/zero
+  python -m farm embedded --pool memory --store file:///tmp/fusec-store
 """
 
 

@@ -66,7 +66,7 @@ class JobBook:
                 return job, Admission.KNOWN
             job = None  # what failed for a passing reason starts anew
         if job is not None:
-            if job.state is JobState.QUEUED:
+            if request.fingerprint in self._queue:  # else it has been taken out to run
                 self._queue.push(request.fingerprint, request.priority)
             return self.put(job.joined(request.waiter, now)), Admission.MERGED
         self._queue.push(request.fingerprint, request.priority)

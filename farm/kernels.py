@@ -100,6 +100,10 @@ class KernelBuilds:
                 else:
                     attempt += 1
                     continue
+            else:
+                for outcome in results.values():
+                    if isinstance(outcome, TaskFailed):
+                        self._metrics.errors.labels(outcome.kind.value).inc()
             self.seconds.add((time.monotonic() - started) / len(left))
             self._metrics.kernel_seconds.observe(time.monotonic() - started)
             await self._deliver(left, results)

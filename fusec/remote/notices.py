@@ -31,6 +31,13 @@ class Notices:
             self._told.add(cause)
         LOG.warning(
             "fusec: %s; %s. (Further faults of this kind are counted, not told.)",
-            str(error).rstrip("."),
+            _short(str(error)),
             consequence,
         )
+
+
+def _short(text: str) -> str:
+    """The first lines: a compiler can say a lot, and the farm's log has all of it."""
+    lines = text.strip().splitlines()
+    kept = "\n".join(lines[:3])[:500].rstrip(".")
+    return kept + " …" if len(lines) > 3 or len(kept) >= 500 else kept

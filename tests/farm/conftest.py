@@ -1,10 +1,13 @@
-"""One Ray pool for the whole run: starting Ray takes ten seconds and a gigabyte."""
+"""Fixtures of the farm's tests. One Ray for the whole run: its start takes ten seconds."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from farm.pool import Pool
+from tests.farm.clients import client
+
+__all__ = ["client", "ray_cluster"]
 
 
 @pytest.fixture(scope="session")

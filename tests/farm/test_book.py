@@ -39,6 +39,14 @@ def test_a_running_job_is_joined_too() -> None:
     assert book.running == 1
 
 
+def test_a_job_taken_out_to_run_is_not_queued_again() -> None:
+    book = _book()
+    book.submit(farm_job("t.a"), 0.0)
+    assert book.next(0.0) is not None, "taken, though its state is still queued"
+    assert book.submit(farm_job("t.a", waiter="other"), 0.0)[1] is Admission.MERGED
+    assert book.next(0.0) is None
+
+
 def test_full() -> None:
     book = _book(queued=1)
     book.submit(farm_job("t.a"), 0.0)

@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cache import key as keys
 from cache.artifacts import Found, lookup_many, publish
 from cache.digest import digest
 from cache.manifest import Manifest
 from cache.protocol import pack, unpack
 from cache.store import Store
 from farm.workers import Planned, PlannedKernel
-from fusec.artifact.fingerprint import graph_fingerprint, kernel_key
+from fusec.artifact.fingerprint import graph_fingerprint
 from fusec.errors import CompileError, LoweringError
 from fusec.ir.expr import integer
 from fusec.ir.graph import Graph, Node, Ref, TensorType
@@ -47,7 +48,7 @@ class TinyStages:
         kernels = {}
         for name in names:
             source = name.encode()
-            key = kernel_key(digest(source), target)
+            key = keys.make("kernel", digest(source + target.isa.encode()))
             kernels[key] = PlannedKernel(digest(source), key, source)
         return Planned(pack(names), tuple(kernels.values()))
 
