@@ -81,28 +81,27 @@ class FusecStages:
     """The real compiler. It is loaded where it runs, on its first use."""
 
     def plan(self, graph: bytes, target: Target, options: Options) -> Planned:
-        from fusec import pipeline
         from fusec.ir.wire import graph_from_bytes
+        from fusec.pipeline import kernel_store_key, plan
         from fusec.trace import Recorder
 
-        made = pipeline.plan(graph_from_bytes(graph), target, options, recorder=Recorder())
+        made = plan(graph_from_bytes(graph), target, options, recorder=Recorder())
         kernels = tuple(
-            PlannedKernel(k.digest, pipeline.kernel_store_key(k, target), k.to_bytes())
-            for k in made.kernels
+            PlannedKernel(k.digest, kernel_store_key(k, target), k.to_bytes()) for k in made.kernels
         )
         return Planned(made.to_bytes(), kernels)
 
     def build(self, source: bytes, target: Target) -> bytes:
-        from fusec import pipeline
+        from fusec.pipeline import KernelSource, build_kernel
 
-        return pipeline.build_kernel(pipeline.KernelSource.from_bytes(source), target)
+        return build_kernel(KernelSource.from_bytes(source), target)
 
     def assemble(
         self, plan: bytes, binaries: Mapping[str, bytes]
     ) -> tuple[Manifest, dict[str, bytes]]:
-        from fusec import pipeline
+        from fusec.pipeline import Plan, assemble
 
-        return pipeline.assemble(pipeline.Plan.from_bytes(plan), binaries)
+        return assemble(Plan.from_bytes(plan), binaries)
 
     def fingerprint(
         self, graph: bytes, target: Target, options: Options
