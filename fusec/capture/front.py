@@ -23,6 +23,9 @@ from fusec.options import Options, Target
 
 FRONT_FORMAT: Final = 1
 
+# Attributes of tensors that are operators under another name.
+_PROPERTIES: Final = frozenset({"H", "T", "imag", "mH", "mT", "real"})
+
 
 @dataclass(frozen=True)
 class Ineligible:
@@ -164,8 +167,6 @@ class _Encoder:
             raise _StepAsideError(f"an input is a {type(value).__name__}")
         if value.layout is not torch.strided or value.is_quantized or seams.has_names(value):
             raise _StepAsideError("an input is no plain strided tensor")
-        if value._backward_hooks and not value.is_leaf:
-            raise _StepAsideError("an input that is no leaf has hooks")
         encode = self.guards.encode
         return [
             str(traced.dtype),
@@ -212,6 +213,8 @@ class _Encoder:
                 return str(n.target)
             raise _StepAsideError(f"a method is called that is no tensor's: {n.target}")
         name = name_of(n.target)
+        if n.target is getattr and len(n.args) == 2 and n.args[1] in _PROPERTIES:
+            name = "getattr"
         if name is None:
             raise _StepAsideError(f"a function is called that is not known: {n.target}")
         return name

@@ -7,6 +7,7 @@ has a test, so that a new release shows at once which seam moved.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -299,6 +300,18 @@ def aot_module(
             keep_inference_input_mutations=True,
         )
     return compiled
+
+
+def without_output_check() -> AbstractContextManager[Any]:
+    """Leaves the mode in which AOTAutograd watches custom operators during a graph's first call.
+
+    It refuses tensor subclasses that the compiled graph has no trouble with, and has nothing to
+    find: our graphs hold no custom operator's code.
+    """
+    modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    if [type(mode).__name__ for mode in modes] == ["_AnalyzeCustomOpInputOutputMode"]:
+        return _disable_current_modes()
+    return contextlib.nullcontext()
 
 
 def no_donated_buffers() -> None:
