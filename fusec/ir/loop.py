@@ -134,7 +134,7 @@ def load(
     size = 1 + sum(v.size for _, v in indirect)
     compute = DTYPES[dtype].compute
     return _make(
-        Load, ("load", buffer, at, indirect, guard), compute, size,
+        Load, ("load", buffer, compute, at, indirect, guard), compute, size,
         buffer=buffer, index=at, indirect=indirect, guard=guard,
     )
 
@@ -194,6 +194,10 @@ def rewrite(root: Scalar, leaf: Callable[[Scalar], Scalar | None], memo: dict[Sc
                 args = tuple(memo[a] for a in node.args)
                 if args != node.args:
                     replaced = op(node.name, node.dtype, *args)
+            elif isinstance(node, Load) and node.indirect:
+                indirect = tuple((s, memo[v]) for s, v in node.indirect)
+                if indirect != node.indirect:
+                    replaced = _load_like(node, node.index, indirect, node.guard)
         memo[node] = replaced
     return memo[root]
 
