@@ -77,22 +77,27 @@ def _token(role: str) -> int:
 
 
 def _serve(config: ServiceConfig) -> int:
+    # With the extra only: `token` and `--help` work without it.
     import uvicorn
 
+    from cache.embedded import address_of, listen
     from cache.service import create_app
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    app = create_app(config)
-    print(f"fusec cache: {config.store} at http://{config.host}:{config.port}", file=sys.stderr)
-    uvicorn.run(
-        app,
-        host=config.host,
-        port=config.port,
-        log_level="warning",
-        access_log=False,
-        ws="none",
-        timeout_graceful_shutdown=30,
+    server = uvicorn.Server(
+        uvicorn.Config(
+            create_app(config),
+            log_level="warning",
+            access_log=False,
+            ws="none",
+            lifespan="on",
+            timeout_graceful_shutdown=30,
+        )
     )
+    with listen(config.host, config.port) as listener:
+        address = address_of(config.host, listener)
+        print(f"fusec cache: {config.store} at {address}", file=sys.stderr, flush=True)
+        server.run(sockets=[listener])
     return 0
 
 

@@ -47,17 +47,7 @@ def serve_app_in_thread(
     app: App, *, host: str = "127.0.0.1", port: int = 0
 ) -> Iterator[RunningService]:
     """Run any ASGI application until the block ends."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol spelt out asyncio sets TCP_NODELAY; without, each answer waits 40 ms.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {host}:{port}: {error.strerror}", hint="choose another port"
-            ) from error
+    with listen(host, port) as listener:
         server = uvicorn.Server(
             uvicorn.Config(
                 app,
@@ -77,14 +67,34 @@ def serve_app_in_thread(
         thread.start()
         try:
             _wait_started(server, thread)
-            bound = listener.getsockname()[1]
-            shown = f"[{host}]" if ":" in host else host
-            yield RunningService(f"http://{shown}:{bound}", bound)
+            yield RunningService(address_of(host, listener), listener.getsockname()[1])
         finally:
             server.should_exit = True
             thread.join(_START_SECONDS)
-    finally:
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket for a server; port 0 takes a free one. Raises ConfigError if it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol spelt out asyncio sets TCP_NODELAY; without, each answer waits 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        # From now on clients queue; they need not wait until the application has started.
+        listener.listen(2048)
+    except OSError as error:
         listener.close()
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror}", hint="choose another port"
+        ) from error
+    return listener
+
+
+def address_of(host: str, listener: socket.socket) -> str:
+    """The address under which a server on this socket is reached."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{listener.getsockname()[1]}"
 
 
 def _wait_started(server: uvicorn.Server, thread: threading.Thread) -> None:

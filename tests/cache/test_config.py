@@ -177,6 +177,21 @@ def test_serve_runs_and_ends_on_sigterm(tmp_path):
     assert "Traceback" not in errors
 
 
+def test_free_port_is_told(tmp_path):
+    child = subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "cache", "serve", "--port", "0"],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        address = child.stderr.readline().split()[-1]
+        assert httpx.get(address + "/healthz").status_code == 200
+    finally:
+        child.kill()
+        child.communicate()
+
+
 def test_service_killed_in_the_middle_of_puts_leaves_only_whole_artifacts(tmp_path):
     published = []
 
