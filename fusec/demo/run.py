@@ -144,8 +144,9 @@ def _process(
     if config.layers is not None:
         command += ["--layers", str(config.layers)]
     log = home / "log"
-    with log.open("w") as file:
-        process = subprocess.Popen(
+    with (
+        log.open("w") as file,
+        subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -153,16 +154,16 @@ def _process(
             text=True,
             cwd=home / "cwd",
             env=_environment(home, extra),
-        )
+        ) as process,
+    ):
         try:
             assert process.stdout is not None
             for line in process.stdout:
                 progress(phase, line.strip())
             code = process.wait(PROCESS_S)
         finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            # Nothing to do where the process has ended; Ctrl-C and time-outs end it here.
+            process.kill()
     if code != 0:
         raise DemoFailed(
             f"the process '{phase}' ended with {code}", where=str(log), hint=_tail(log)
