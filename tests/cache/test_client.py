@@ -32,7 +32,7 @@ from cache.protocol import MAX_MANIFEST, pack
 from cache.service import create_app
 from cache.store import get_blobs
 from tests.cache.samples import BLOBS, key, manifest, noise, put
-from tests.cache.servers import dripping, fixed, free_port, head, raw_server, silent
+from tests.cache.servers import dripping, fixed, free_port, head, raw_server, read_request, silent
 
 ROOT = Path(__file__).parents[2]
 ABSENT = digest(b"never written")
@@ -112,6 +112,23 @@ def test_ten_kilobytes_a_second_stay_in_the_budget(client):
         with pytest.raises(NotReachable, match="bytes a second"):
             made.get_blob(digest(noise(200_000)))
         assert time.monotonic() - started < 4 * BLACKHOLE_S
+
+
+def test_answer_that_comes_whole_just_in_time_counts(client):
+    """The time is up when the last byte comes: it is used, and the wait is taken off the budget."""
+
+    def late(connection):
+        read_request(connection)
+        connection.sendall(head("200 OK", 2))
+        time.sleep(0.4)
+        connection.sendall(b"o")
+        time.sleep(0.4)
+        connection.sendall(b"k")
+
+    with raw_server(late) as url:
+        made = client(url, budget=DelayBudget(0.7))
+        assert made.get_entry(key()) == b"ok"
+        assert made.budget.left_s < 0.5
 
 
 def test_connection_cut_in_the_body_is_not_reachable(client):
