@@ -31,12 +31,14 @@ _BY_LIBM: Final = frozenset(
     f"{name}_f64"
     for name in (
         *("tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh"),
-        *("erf", "erfc", "lgamma", "pow"),
+        *("erfc", "lgamma", "pow"),
     )
-) | {"asin_f32", "acos_f32", "atan_f32", "atan2_f32", "erfc_f32", "lgamma_f32"}
+) | {"lgamma_f32"}
 # float functions computed in double: name -> (arguments, the double core).
 _WIDE: Final[dict[str, tuple[int, str]]] = {
     "pow_f32": (2, "pow_core"),
+    "tan_f32": (1, "tan_core"),
+    "erfc_f32": (1, "erfc_core"),
     "asinh_f32": (1, "asinh_core"),
     "acosh_f32": (1, "acosh_core"),
     "atanh_f32": (1, "atanh_core"),

@@ -25,13 +25,9 @@ COEFFICIENTS: Final[dict[str, tuple[str, ...]]] = {
         "0x1.55550cp-2", "-0x1.ffff78p-3", "0x1.99d28ep-3", "-0x1.5589b4p-3", "0x1.1e848ep-3",
         "-0x1.f4ded6p-4", "0x1.20822cp-3", "-0x1.04cba2p-3",
     ),
-    # (sin(r)/r - 1) / r^2, (cos(r) - 1 + r^2/2) / r^4, (tan(r)/r - 1) / r^2 on |r| <= pi/4, in r^2
+    # (sin(r)/r - 1) / r^2 and (cos(r) - 1 + r^2/2) / r^4 on |r| <= pi/4, in r^2
     "SIN_F32": ("-0x1.555556p-3", "0x1.111108p-7", "-0x1.a00f18p-13", "0x1.6caf8cp-19"),
     "COS_F32": ("0x1.55554ep-5", "-0x1.6c0e26p-10", "0x1.9a63c2p-16"),
-    "TAN_F32": (
-        "0x1.5554fep-2", "0x1.1129a8p-3", "0x1.b5eaccp-5", "0x1.8e4c14p-6", "0x1.ac177ap-9",
-        "0x1.315d4ap-7",
-    ),
     # (asin(x)/x - 1) / x^2 on |x| <= 1/2 and (atan(x)/x - 1) / x^2 on |x| <= 1, in x^2
     "ASIN_F32": (
         "0x1.5555acp-3", "0x1.3308c8p-4", "0x1.73eee2p-5", "0x1.90f42ep-6", "0x1.55cb3ap-5",
@@ -97,13 +93,18 @@ FN vf32 expm1_f32(vf32 a) {
   return pick_f32(abs_f32(a) < 0x1p-40f, a, half + half);
 }
 FN vf32 sigmoid_f32(vf32 a) {
-  vf32 e = exp_f32(-abs_f32(a));
-  return pick_f32(a < 0.0f, e, splat_f32(1.0f)) / (1.0f + e);
+  vf32 e = exp_f32(-abs_f32(a)), d = 1.0f + e;
+  vf32 q = pick_f32(a < 0.0f, e, splat_f32(1.0f)) / d;
+  vf32 inverse = pick_f32(a < 0.0f, 1.0f - q, q);
+  return madd_f32(q * ((d - 1.0f) - e), inverse, q);
 }
 FN vf32 tanh_f32(vf32 a) {
   vf32 x = lowest_f32(splat_f32(10.0f), abs_f32(a));
-  vf32 t = expm1_core_f32(x + x);
-  return copysign_f32(t / (t + 2.0f), a);
+  vf32 t = expm1_core_f32(x + x), d = t + 2.0f;
+  vf32 q = t / d;
+  vf32 l = pick_f32(t < 2.0f, t - (d - 2.0f), splat_f32(0.0f));
+  q = madd_f32(q * l, madd_f32(q, splat_f32(0.5f), splat_f32(-0.5f)), q);
+  return copysign_f32(q, a);
 }
 FN vf32 sinh_f32(vf32 a) {
   vf32 x = abs_f32(a);
@@ -193,16 +194,45 @@ FN vf32 cos_f32(vf32 a) {
   if (any_f32(far)) v = pick_f32(far, lib_cos_f32(a), v);
   return v;
 }
-FN vf32 tan_f32(vf32 a) {
-  vf32 t = a * 0x1.45f306p-1f + 12582912.0f;
-  vi32 q = asi_f32(t);
-  vf32 r = reduce_angle_f32(a, t - 12582912.0f);
-  vf32 z = r * r;
-  vf32 v = madd_f32(POLY(z, TAN_F32), z * r, r);
-  v = pick_f32((q & 1) == 0, v, -1.0f / v);
-  vi32 far = (abs_f32(a) < angle_limit_f32()) == 0;
-  if (any_f32(far)) v = pick_f32(far, lib_tan_f32(a), v);
-  return pick_f32(a == 0.0f, a, v);
+FN vf32 atan_core_f32(vf32 t) { vf32 z = t * t; return madd_f32(POLY(z, ATAN_F32), z * t, t); }
+FN vf32 atan_f32(vf32 a) {
+  vf32 x = abs_f32(a);
+  vi32 big = x > 1.0f;
+  vf32 p = atan_core_f32(pick_f32(big, 1.0f / x, x));
+  p = pick_f32(big, (0x1.921fb6p0f - p) - 0x1.777a5cp-25f, p);
+  return copysign_f32(p, a);
+}
+FN vf32 atan2_f32(vf32 a, vf32 b) {
+  vf32 y = abs_f32(a), x = abs_f32(b);
+  vi32 steep = y > x;
+  vf32 n = pick_f32(steep, x, y), d = pick_f32(steep, y, x);
+  vf32 t = pick_f32(n == d, pick_f32(n == 0.0f, n, splat_f32(1.0f)), n / d);
+  vf32 p = atan_core_f32(t);
+  p = pick_f32(steep, (0x1.921fb6p0f - p) - 0x1.777a5cp-25f, p);
+  p = pick_f32(asi_f32(b) < 0, (0x1.921fb6p1f - p) - 0x1.777a5cp-24f, p);
+  return pick_f32((a != a) | (b != b), a + b, copysign_f32(p, a));
+}
+FN vf32 asin_f32(vf32 a) {
+  vf32 x = abs_f32(a);
+  vi32 big = x > 0.5f;
+  vf32 z = pick_f32(big, (1.0f - x) * 0.5f, x * x);
+  vf32 s = pick_f32(big, sqrt_f32(z), x);
+  vf32 p = POLY(z, ASIN_F32) * z * s;
+  vf32 h = 0x1.921fb6p0f - 2.0f * s, l = (0x1.921fb6p0f - h) - 2.0f * s;
+  vf32 r = h + (madd_f32(p, splat_f32(-2.0f), splat_f32(-0x1.777a5cp-25f)) + l);
+  return copysign_f32(pick_f32(big, r, s + p), a);
+}
+FN vf32 acos_f32(vf32 a) {
+  vf32 x = abs_f32(a);
+  vi32 big = x > 0.5f;
+  vf32 z = pick_f32(big, (1.0f - x) * 0.5f, x * x);
+  vf32 s = pick_f32(big, sqrt_f32(z), a);
+  vf32 p = POLY(z, ASIN_F32) * z * s;
+  vf32 q = 2.0f * (s + p);
+  vf32 l = madd_f32(p, splat_f32(2.0f), splat_f32(0x1.777a5cp-24f));
+  q = pick_f32(a < 0.0f, (0x1.921fb6p1f - 2.0f * s) - l, q);
+  vf32 m = 0x1.921fb6p0f - (s + (p + 0x1.777a5cp-25f));
+  return pick_f32(big, q, m);
 }
 
 FN vf32 erf_f32(vf32 a) {

@@ -40,6 +40,28 @@ COEFFICIENTS: Final[dict[str, tuple[str, ...]]] = {
         "0x1.555555555554ap-5", "-0x1.6c16c16c14e00p-10", "0x1.a01a019c5c441p-16",
         "-0x1.27e4f7cd42c08p-22", "0x1.1ee9c3471d002p-29", "-0x1.8f99d753087e3p-37",
     ),
+    # erf(x)/x - 1 on |x| <= 1, in x^2
+    "ERF_F64": (
+        "0x1.06eba8214db68p-3", "-0x1.812746b0379b8p-2", "0x1.ce2f21a040a08p-4",
+        "-0x1.b82ce311edf97p-6", "0x1.565bccf781efap-8", "-0x1.c02daffcaa12bp-11",
+        "0x1.f9a2b473802b7p-14", "-0x1.f4c9ec7298a5fp-17", "0x1.b97c08f8ac2a9p-20",
+        "-0x1.5befa11b6eb3ep-23", "0x1.d6767b95318fbp-27", "-0x1.a9bdf1e72d7e4p-31",
+    ),
+    # exp(x^2) erfc(x) in t = (x-2)/(x+2), weighted for 1 - erfc(x) on 1 <= x <= 6
+    "ERFCX_F64": (
+        "0x1.058671b52c776p-2", "-0x1.b57034efd3f43p-2", "0x1.eeea7dc8a7dbap-3",
+        "-0x1.437f0b68cd5f0p-4", "0x1.e947157c7ccbap-9", "0x1.ca95ed57b64c9p-8",
+        "-0x1.bc25880d72a8ep-11", "-0x1.016b27e6536ebp-10", "0x1.6d4318976bd10p-15",
+        "0x1.6d779972f6559p-13", "0x1.cd0dbfd77a607p-16", "-0x1.c34054646af10p-16",
+        "-0x1.af01378d4aa4ap-17",
+    ),
+    # exp(x^2) erfc(x) in t = (x-4)/(x+4) on 0 <= x <= 10.3, to single precision's needs
+    "ERFCX_SHORT_F64": (
+        "0x1.18932bf03c9e6p-3", "-0x1.0949227bbea65p-2", "0x1.bff01ab645af1p-3",
+        "-0x1.5066631c29e7fp-3", "0x1.be50167dc6966p-4", "-0x1.027de236a185cp-4",
+        "0x1.00686cab85c38p-5", "-0x1.a4bbab35c5f53p-7", "0x1.09fe096b82be5p-8",
+        "-0x1.ab553a28ac28ap-11", "-0x1.d9aa14f97e77ap-16", "0x1.a9c97253aec2ap-14",
+    ),
 }  # fmt: skip
 
 SOURCE: Final = r"""
@@ -81,13 +103,27 @@ FN vf64 expm1_f64(vf64 a) {
   return pick_f64(abs_f64(a) < 0x1p-60, a, half + half);
 }
 FN vf64 sigmoid_f64(vf64 a) {
-  vf64 e = exp_f64(-abs_f64(a));
-  return pick_f64(a < 0.0, e, splat_f64(1.0)) / (1.0 + e);
+  vf64 e = exp_f64(-abs_f64(a)), d = 1.0 + e;
+  vf64 q = pick_f64(a < 0.0, e, splat_f64(1.0)) / d;
+  vf64 inverse = pick_f64(a < 0.0, 1.0 - q, q);
+  return madd_f64(q * ((d - 1.0) - e), inverse, q);
 }
 FN vf64 tanh_f64(vf64 a) {
   vf64 x = lowest_f64(splat_f64(20.0), abs_f64(a));
-  vf64 t = expm1_core_f64(x + x);
-  return copysign_f64(t / (t + 2.0), a);
+  vf64 t = expm1_core_f64(x + x), d = t + 2.0;
+  vf64 q = t / d;
+  vf64 l = pick_f64(t < 2.0, t - (d - 2.0), splat_f64(0.0));
+  q = madd_f64(q * l, madd_f64(q, splat_f64(0.5), splat_f64(-0.5)), q);
+  return copysign_f64(q, a);
+}
+FN vf64 erf_f64(vf64 a) {
+  vf64 x = lowest_f64(splat_f64(6.0), abs_f64(a));
+  vf64 z = x * x;
+  vf64 near = madd_f64(POLY(z, ERF_F64), a, a);
+  vf64 t = (x - 2.0) / (x + 2.0);
+  vf64 n = nearest_f64(z * -0x1.71547652b82fep0);
+  vf64 c = exp_core_f64(reduce_exp_f64(-z, n)) * pow2_f64(n) * POLY(t, ERFCX_F64);
+  return pick_f64(x < 1.0, near, copysign_f64(1.0 - c, a));
 }
 
 FN vi64 exponent_f64(vi64 i) {
@@ -179,6 +215,22 @@ FN vf64 cos_f64(vf64 a) {
   return v;
 }
 
+FN vf64 tan_core(vf64 a) {
+  vf64 t = a * 0x1.45f306dc9c883p-1 + 0x1.8p52;
+  vi64 odd = (asi_f64(t) & 1) == 1;
+  vf64 r = reduce_angle_f64(a, t - 0x1.8p52);
+  vf64 s = sin_core_f64(r), c = cos_core_f64(r);
+  vf64 v = pick_f64(odd, c, s) / pick_f64(odd, -s, c);
+  vi64 far = (abs_f64(a) < 0x1p20) == 0;
+  if (any_f64(far)) v = pick_f64(far, lib_tan_f64(a), v);
+  return pick_f64(a == 0.0, a, v);
+}
+FN vf64 erfc_core(vf64 a) {
+  vf64 x = lowest_f64(splat_f64(11.0), abs_f64(a));
+  vf64 t = (x - 4.0) / (x + 4.0);
+  vf64 c = exp_f64(-x * x) * POLY(t, ERFCX_SHORT_F64);
+  return pick_f64(a < 0.0, 2.0 - c, c);
+}
 FN vf64 pow_core(vf64 x, vf64 y) {
   vf64 r = exp_f64(y * log_f64(abs_f64(x)));
   vf64 whole = trunc_f64(y), half = 0.5 * y;

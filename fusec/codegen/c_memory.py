@@ -72,6 +72,7 @@ def _store(shape: Shape, dtype: str) -> str:
     if shape.scalar:
         return function("void", f"st_{dtype}", params, f"(void)n; {full}")
     body = f"if (__builtin_constant_p(n) && n == {shape.lanes}) {{ {full} return; }} "
+    body += "if (__builtin_constant_p(n) && n == 1) { *p = v[0]; return; } "
     if _masked(shape, dtype):
         body += _masked_move(shape, dtype, load=False)
     else:
