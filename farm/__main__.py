@@ -139,7 +139,8 @@ def _embedded(arguments: dict[str, object]) -> int:
 
 def _watch_parent(stop: threading.Event) -> None:
     """Standard input ends when the process that started this one has died."""
-    while sys.stdin.buffer.read(4096):
+    # Not sys.stdin: this thread would hold its lock while the interpreter ends, which aborts.
+    while os.read(0, 4096):
         pass
     stop.set()
 

@@ -8,41 +8,19 @@ import pytest
 
 from cache.artifacts import lookup
 from farm.embedded import embedded_farm
-from fusec.artifact.fingerprint import graph_fingerprint, toolchain
-from fusec.ir.expr import integer
-from fusec.ir.graph import Graph, Node, Ref, TensorType
-from fusec.ir.wire import graph_to_bytes
-from fusec.options import Options, Target
 from fusec.pipeline import compile_local
-from fusec.remote.jobs import GraphJob
 from fusec.remote.tiers import Source
 from tests.farm.clients import NewClient
+from tests.farm.real_jobs import real_job
 from tests.farm.tiny_stages import TinyStages, graph_job, operators
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
-
-TARGET = Target("cpu", "x86-64-v3")
-
-
-def _real_job(rows: int) -> GraphJob:
-    """x * tanh(x) over a (rows, 64) matrix: one kernel, and the runner."""
-    kind = TensorType("f32", (integer(rows), integer(64)), (integer(64), integer(1)))
-    graph = Graph(
-        (
-            Node("input", "x", type=kind),
-            Node("call", "aten.tanh.default", (Ref(0),), type=kind),
-            Node("call", "aten.mul.Tensor", (Ref(1), Ref(0)), type=kind),
-        ),
-        (Ref(2),),
-    )
-    data = graph_to_bytes(graph)
-    return GraphJob(graph, data, graph_fingerprint(data, TARGET, Options(), toolchain()), TARGET)
 
 
 def test_the_real_compiler_on_ray(ray_cluster: None, client: NewClient) -> None:
     with embedded_farm(pool="ray") as farm:
         here = client(farm.url, compile_local)
-        tickets = [here.resolver.submit(_real_job(rows)) for rows in (8, 16)]
+        tickets = [here.resolver.submit(real_job(rows)) for rows in (8, 16)]
         found = [ticket.result() for ticket in tickets]
         assert [ticket.source for ticket in tickets] == [Source.FARM] * 2
         alone = client(None, compile_local)

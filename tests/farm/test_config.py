@@ -1,0 +1,63 @@
+"""Settings of the farm, and how kernels are grouped into tasks."""
+
+import pytest
+
+from cache.errors import ConfigError
+from farm.config import FarmConfig
+from farm.kernels import BATCHES_PER_WORKER, MOST_IN_BATCH, SMALL_SOURCE, batches
+from farm.workers import PlannedKernel
+
+
+def test_environment_then_flags() -> None:
+    environ = {"FUSEC_FARM_POOL": "memory", "FUSEC_FARM_PORT": "1", "HOME": "/nowhere"}
+    config = FarmConfig.load(environ, {"port": "2", "insecure": "1", "task_s": "3.5"})
+    assert (config.pool, config.port, config.insecure, config.task_s) == ("memory", 2, True, 3.5)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"FUSEC_FARM_PROT": "1"},
+        {"FUSEC_FARM_PORT": "many"},
+        {"FUSEC_FARM_PORT": "70000"},
+        {"FUSEC_FARM_POOL": "threads"},
+        {"FUSEC_FARM_QUEUE_LIMIT": "0"},
+        {"FUSEC_FARM_KEEP_S": "0"},
+        {"FUSEC_FARM_INSECURE": "perhaps"},
+    ],
+)
+def test_what_makes_no_sense_is_named(environ: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        FarmConfig.load(environ)
+
+
+def test_other_machines_need_a_token() -> None:
+    with pytest.raises(ConfigError, match="without a token"):
+        FarmConfig(host="0.0.0.0")
+    assert FarmConfig(host="0.0.0.0", token="x").grants()
+    assert FarmConfig(host="0.0.0.0", insecure=True)
+
+
+def test_secrets_are_not_shown() -> None:
+    assert "hush" not in repr(FarmConfig(token="hush", cache_token="hush"))
+
+
+def _kernels(count: int, size: int) -> list[PlannedKernel]:
+    return [PlannedKernel(f"{n}", f"kernel/{n}", bytes(size)) for n in range(count)]
+
+
+def test_few_kernels_are_spread_over_the_workers() -> None:
+    assert [len(batch) for batch in batches(_kernels(6, 100), 4)] == [1] * 6
+
+
+def test_many_small_kernels_share_tasks_but_starve_nobody() -> None:
+    made = batches(_kernels(500, 100), 4)
+    assert max(len(batch) for batch in made) == MOST_IN_BATCH
+    assert len(made) >= 4 * BATCHES_PER_WORKER
+    assert sorted(k.digest for b in made for k in b) == sorted(str(n) for n in range(500))
+
+
+def test_a_large_kernel_is_alone() -> None:
+    made = batches(_kernels(400, SMALL_SOURCE), 2)
+    assert [len(batch) for batch in made] == [1] * 400
+    assert batches([], 2) == []
