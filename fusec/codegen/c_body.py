@@ -69,6 +69,7 @@ class Scope:
     count: str
     vector: bool  # whether lanes run along the vector axis here, or all lanes are alike
     parent: Scope | None = None
+    shift: int = 0  # how far along the vector axis this copy of the body lies
     lines: list[str] = field(default_factory=list)
     known: dict[Scalar, str] = field(default_factory=dict)
 
@@ -184,14 +185,18 @@ class Scope:
                 return None
         return step
 
-    def _c(self, e: Expr, lane: str | None = None, bound: dict[str, str] | None = None) -> str:
+    def c(self, e: Expr, lane: str | None = None, bound: dict[str, str] | None = None) -> str:
+        """C text of an index expression here; ``lane`` is added to the vector axis."""
         axis = self.frame.vector_axis
 
         def name(s: Sym) -> str:
             if bound and s.name in bound:
                 return bound[s.name]
             text = self.frame.symbol(s)
-            return f"({text} + {lane})" if lane is not None and s is axis else text
+            if s is not axis:
+                return text
+            more = [f"{self.shift}L"] * bool(self.shift) + ([lane] if lane is not None else [])
+            return f"({' + '.join([text, *more])})" if more else text
 
         return c_expr(e, name)
 
@@ -206,12 +211,12 @@ class Scope:
         if node.indirect or step not in (0, 1) or guard_step != 0:
             return self._gather(node, offset, pointer, stored)
         if step == 1:
-            text = frame.call(f"ld_{stored}", f"{pointer} + {self._c(offset)}", self.count)
+            text = frame.call(f"ld_{stored}", f"{pointer} + {self.c(offset)}", self.count)
         else:
-            text = self._splat(stored, f"{pointer}[{self._c(offset)}]")
+            text = self._splat(stored, f"{pointer}[{self.c(offset)}]")
         if node.guard is not None:
             zero = frame.call(f"splat_{_suffix(node.dtype)}", "0")
-            text = f"{self._c(node.guard)} ? {text} : {zero}"
+            text = f"{self.c(node.guard)} ? {text} : {zero}"
         return text
 
     def _splat(self, stored: str, element: str) -> str:
@@ -233,11 +238,11 @@ class Scope:
             bound[symbol.name] = f"{places}[l]"
         items = frame.fresh()
         valid = f"l < {self.count}" if self.vector else "1"
-        guard = "" if node.guard is None else f" && {self._c(node.guard, 'l', bound)}"
+        guard = "" if node.guard is None else f" && {self.c(node.guard, 'l', bound)}"
         self.emit(f"{STORAGE[stored]} {items}[{frame.lanes}];")
         self.emit(
             f"for (int l = 0; l < {frame.lanes}; l++) {items}[l] = "
-            f"{valid}{guard} ? {pointer}[{self._c(offset, 'l', bound)}] : 0;"
+            f"{valid}{guard} ? {pointer}[{self.c(offset, 'l', bound)}] : 0;"
         )
         return frame.call(f"ld_{stored}", items, str(frame.lanes))
 
@@ -246,11 +251,11 @@ class Scope:
         frame = self.frame
         step = self._coefficient(e)
         if step == 0:
-            return frame.call(f"splat_{dtype}", self._c(e))
+            return frame.call(f"splat_{dtype}", self.c(e))
         if step is not None:
             axis = frame.vector_axis
             assert axis is not None
-            first = frame.call(f"splat_{dtype}", self._c(e))
+            first = frame.call(f"splat_{dtype}", self.c(e))
             lanes = frame.call(f"iota_{dtype}", "0")
             if step != 1:
                 lanes = frame.call(f"mul_{dtype}", lanes, frame.call(f"splat_{dtype}", str(step)))
@@ -261,13 +266,13 @@ class Scope:
         frame = self.frame
         items = frame.fresh()
         self.emit(f"{STORAGE[dtype]} {items}[{frame.lanes}];")
-        self.emit(f"for (int l = 0; l < {frame.lanes}; l++) {items}[l] = {self._c(e, 'l')};")
+        self.emit(f"for (int l = 0; l < {frame.lanes}; l++) {items}[l] = {self.c(e, 'l')};")
         return frame.call(f"ld_{dtype}", items, str(frame.lanes))
 
     def _condition(self, e: Expr) -> str:
         frame = self.frame
         if self._coefficient(e) == 0:
-            return frame.call("splat_mask", self._c(e))
+            return frame.call("splat_mask", self.c(e))
         if isinstance(e, ex.Binary) and e.op in ("<", "<=", "==", "!="):
             sides = (e.left, e.right)
             if all(fits_int32(s) and self._coefficient(s) is not None for s in sides):
@@ -290,13 +295,13 @@ class Scope:
         step = self._coefficient(offset)
         if not self.vector or step == 0:
             self.emit(
-                frame.call(f"st_{argument.dtype}", f"{pointer} + {self._c(offset)}", name, "1")
+                frame.call(f"st_{argument.dtype}", f"{pointer} + {self.c(offset)}", name, "1")
                 + ";"
             )
         elif step == 1:
             self.emit(
                 frame.call(
-                    f"st_{argument.dtype}", f"{pointer} + {self._c(offset)}", name, self.count
+                    f"st_{argument.dtype}", f"{pointer} + {self.c(offset)}", name, self.count
                 )
                 + ";"
             )
@@ -305,7 +310,7 @@ class Scope:
             self.emit(f"{STORAGE[argument.dtype]} {items}[{frame.lanes}];")
             self.emit(frame.call(f"st_{argument.dtype}", items, name, str(frame.lanes)) + ";")
             self.emit(
-                f"for (int l = 0; l < {self.count}; l++) {pointer}[{self._c(offset, 'l')}] = {items}[l];"
+                f"for (int l = 0; l < {self.count}; l++) {pointer}[{self.c(offset, 'l')}] = {items}[l];"
             )
 
 

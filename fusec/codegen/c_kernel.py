@@ -1,33 +1,32 @@
 """KernelLoop → C: one function over vectors, parallel over the kept axes.
 
-The function's C type is ``void name(void **buffers, const long *sizes)``. Two forms: lanes along a
-folded axis (a row a thread at a time, lanes added up at its end) or along a kept axis (a strip of
-columns at a time, each lane its own result). A kernel that folds nothing has the first form with its
-vector axis as the inner loop.
+The function's C type is ``void name(void **buffers, const long *sizes)``. Two forms: *rows*, with
+lanes along the innermost loop (a row a thread at a time, lanes added up at its end; a kernel that
+folds nothing has this form too), and *strips*, with lanes along a kept axis beside the folds (a strip
+of columns at a time, each lane its own result).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from fusec.codegen.c_body import STORAGE, Frame, Scope, narrow_index, vector_type
+from fusec.codegen.c_body import STORAGE, Frame, Scope
 from fusec.codegen.c_expr import FLOOR_HELPERS, c_expr
+from fusec.codegen.c_folds import Folds
+from fusec.codegen.c_layout import Layout, choose_layout, extent_of, upper
 from fusec.codegen.c_prelude import prelude
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
-from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr, Sym
-from fusec.ir.kernel import KernelLoop, Statement, linear
-from fusec.ir.loop import Index, Load, Op, Scalar
+from fusec.ir.kernel import KernelLoop, Statement
+from fusec.ir.loop import Op, Scalar
 
 PARALLEL_WORK: Final = 16384  # elements; below it starting threads costs more than they save
 _BLOCK: Final = 4096  # elements of a vector loop that one thread takes at a time
-_FLUSH: Final = 64  # vector additions before a partial sum is added to the total
+_TILE: Final = 64  # both sides of a tile where two access orders meet
+_FLUSH: Final = 64  # additions to a partial result before it goes into the total
 _TYPICAL_SIZE: Final = 64
-_VECTOR_BYTES: Final = {"x86-64-v2": 16, "x86-64-v3": 32, "x86-64-v4": 64, "aarch64": 16}
-_LIBM_HEAVY: Final = frozenset(("argmax", "argmin"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +44,27 @@ def emit_kernel(loop: KernelLoop, isa: str) -> CKernel:
     return _Emitter(loop, isa).emit()
 
 
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """A C loop: ``for (long name = start; name < stop; name++)``."""
+
+    name: str
+    start: str
+    stop: str
+
+
 class _Emitter:
     def __init__(self, loop: KernelLoop, isa: str) -> None:
         self.loop = loop
         self.isa = isa
-        indexed = any(s.fold in _LIBM_HEAVY for s in loop.statements)
-        self.vector_axis = None if indexed else _vector_axis(loop)
-        lanes = 1 if self.vector_axis is None else _lanes(loop, isa)
+        self.layout: Layout = choose_layout(loop, isa)
         self.sizes: list[Sym] = []
         names = {b: f"b{i}" for i, b in enumerate(loop.buffers)}
-        self.frame = Frame(lanes, loop.buffers, names, self.vector_axis, self._symbol)
-        self.folds_vector = self.vector_axis is None or self.vector_axis in loop.folded
-        self.inner = list(loop.inner)
-        if self.vector_axis is not None and self.folds_vector or not loop.folded:
-            self.inner = [a for a in self.inner if a is not self.vector_axis]
-            if self.vector_axis is not None:
-                self.inner.append(self.vector_axis)
-        self.column = self.vector_axis is not None and bool(loop.folded) and not self.folds_vector
-        self.outer = [a for a in loop.kept if a not in self.inner and a is not self.vector_axis]
+        layout = self.layout
+        self.frame = Frame(layout.lanes, loop.buffers, names, layout.axis, self._symbol)
+        self.folds = Folds(loop, self.frame, across_lanes=not layout.column)
+        self.scratch = {node: f"s{i}" for i, node in enumerate(layout.scratch)}
+        self.kept_rows: set[Scalar] = set()  # scratch values already stored by an earlier stage
 
     def _symbol(self, s: Sym) -> str:
         if s.upper is not None:
@@ -77,12 +79,11 @@ class _Emitter:
     # -- the function -----------------------------------------------------------------------
 
     def emit(self) -> CKernel:
-        body = self._strips() if self.column else self._rows()
+        body = self._strips() if self.layout.column else self._rows()
         name = _name(self.loop)
         lines = [f"void {name}(void **buffers, const long *sizes) {{"]
-        for i, (buffer, argument) in enumerate(self.loop.buffers.items()):
+        for i, argument in enumerate(self.loop.buffers.values()):
             lines.append(f"  {STORAGE[argument.dtype]} *const b{i} = buffers[{i}];")
-            assert self.frame.names[buffer] == f"b{i}"
         lines += [f"  const long n{i} = sizes[{i}];" for i in range(len(self.sizes))]
         lines += ["  " + line for line in body]
         lines.append("}")
@@ -90,400 +91,294 @@ class _Emitter:
         source = head + FLOOR_HELPERS + "\n".join(lines) + "\n"
         return CKernel(name, source, tuple(self.loop.buffers), tuple(self.sizes))
 
-    def _threads(self, iterations: str) -> str:
+    def _threads(self) -> list[str]:
         """The pragma for the outer loop, or nothing where the work is small."""
-        work = 1
-        known = True
-        for axis in self.loop.axes:
-            extent = None if axis.upper is None else ex.as_int(axis.upper)
-            known = known and extent is not None
-            work *= _TYPICAL_SIZE if extent is None else extent
-        if known and work < PARALLEL_WORK:
-            return ""
-        condition = "" if known else f" if({self._work()} >= {PARALLEL_WORK})"
-        return f"#pragma omp parallel for schedule(static){condition}"
+        work = ex.product(upper(a) for a in self.loop.axes)
+        number = ex.as_int(work)
+        if number is not None and number < PARALLEL_WORK:
+            return []
+        condition = f" if({self._c(work)} >= {PARALLEL_WORK})" if number is None else ""
+        return [f"#pragma omp parallel for schedule(static){condition}"]
 
-    def _work(self) -> str:
-        return self._c(ex.product(a.upper for a in self.loop.axes if a.upper is not None))
-
-    # -- lanes along the inner loop -----------------------------------------------------------
-
-    def _rows(self) -> list[str]:
-        outer_scope = Scope(self.frame, frozenset(self.outer), "1", vector=False)
-        blocked = not self.loop.folded and self.vector_axis is not None
-        inner = self._stages(outer_scope, blocked)
-        sizes = [a.upper for a in self.outer if a.upper is not None]
-        total = ex.product(sizes)
-        lines: list[str] = []
-        if blocked:
-            assert self.vector_axis is not None and self.vector_axis.upper is not None
-            extent = self._c(self.vector_axis.upper)
-            lines.append(f"const long blocks = ({extent} + {_BLOCK - 1}L) / {_BLOCK}L;")
-            lines.append(f"const long total = {self._c(total)} * blocks;")
-        else:
-            lines.append(f"const long total = {self._c(total)};")
-        pragma = self._threads("total") if blocked or self.outer else ""
-        if pragma:
-            lines.append(pragma)
-        lines.append("for (long o = 0; o < total; o++) {")
-        body: list[str] = []
-        rest = "o"
-        if blocked:
-            assert self.vector_axis is not None and self.vector_axis.upper is not None
-            body.append(f"const long from = o % blocks * {_BLOCK}L;")
-            body.append(
-                f"const long to = minl(from + {_BLOCK}L, {self._c(self.vector_axis.upper)});"
-            )
-            rest = "(o / blocks)"
-        body += self._decode(rest, self.outer)
-        body += outer_scope.lines + inner
-        lines += ["  " + line for line in body]
-        lines.append("}")
-        return lines
-
-    def _decode(self, linear_index: str, axes: list[Sym]) -> list[str]:
+    def _decode(self, rest: str, axes: tuple[Sym, ...]) -> list[str]:
         """Declare the axes from one linear index, the last axis the fastest."""
         lines: list[str] = []
-        rest = linear_index
-        for position in range(len(axes) - 1, -1, -1):
-            axis = axes[position]
-            assert axis.upper is not None
-            if position == 0:
-                lines.append(f"const long {axis.name} = {rest};")
-            else:
-                size = self._c(axis.upper)
-                lines.append(f"const long {axis.name} = {rest} % {size};")
-                fresh = f"q{position}"
-                lines.append(f"const long {fresh} = {rest} / {size};")
-                rest = fresh
+        for position in range(len(axes) - 1, 0, -1):
+            size = self._c(upper(axes[position]))
+            lines.append(f"const long {axes[position].name} = {rest} % {size};")
+            lines.append(f"const long q{position} = {rest} / {size};")
+            rest = f"q{position}"
+        if axes:
+            lines.append(f"const long {axes[0].name} = {rest};")
         return lines
-
-    def _stages(self, scope: Scope, blocked: bool) -> list[str]:
-        """Everything for one outer point, emitted into ``scope``; returns nothing more."""
-        for stage in range(self.loop.stages):
-            for statement in self._of(stage, inner=False):
-                scope.store(statement.buffer, statement.index, statement.value)
-            statements = self._of(stage, inner=True)
-            if statements:
-                self._inner_loop(scope, statements, blocked)
-        return []
 
     def _of(self, stage: int, *, inner: bool) -> list[Statement]:
         """Statements of a stage; stores that overwrite an input come last."""
         found = [s for s in self.loop.statements if s.stage == stage and s.inner == inner]
-        return sorted(
-            found, key=lambda s: s.fold is None and self.loop.buffers[s.buffer].alias_of >= 0
-        )
+        return sorted(found, key=lambda s: s.fold is None and self.loop.buffers[s.buffer].alias_of >= 0)
 
-    def _inner_loop(self, scope: Scope, statements: list[Statement], blocked: bool) -> None:
-        folds = [s for s in statements if s.fold is not None]
-        flush = [
-            s for s in folds if s.fold == "sum" and self.loop.results[s.buffer] in ("f32", "f64")
-        ]
-        for s in folds:
-            self._declare(scope, s, "a")
-        for s in flush:
-            self._declare(scope, s, "p")
-        scope.lines += self._nest(scope, statements, {s.buffer for s in flush}, blocked)
-        for s in folds:
-            self._finish(scope, s)
+    # -- rows ---------------------------------------------------------------------------------
 
-    def _declare(self, scope: Scope, s: Statement, prefix: str) -> None:
-        dtype = self.loop.results[s.buffer] if s.fold not in _LIBM_HEAVY else s.value.dtype
-        name = f"{prefix}{self._number(s.buffer)}"
-        initial = _identity(s.fold or "", dtype)
-        scope.emit(f"{vector_type(dtype)} {name} = {self.frame.call(_splat(dtype), initial)};")
-        if s.fold in _LIBM_HEAVY:
-            scope.emit(f"long i{self._number(s.buffer)} = -1;")
-
-    def _number(self, buffer: int) -> int:
-        """Reductions are numbered in the order of their results, for canonical source."""
-        return list(self.loop.results).index(buffer)
-
-    def _nest(
-        self, scope: Scope, statements: list[Statement], flush: set[int], blocked: bool
-    ) -> list[str]:
-        axes = list(self.inner)
-        varying = frozenset(axes)
-        axis = axes[-1] if axes and self.frame.vector_axis is axes[-1] else None
-        if axis is None:
-            return self._scalar_nest(scope, statements, flush, axes, varying)
-        lanes = self.frame.lanes
-        assert axis.upper is not None
-        extent = self._c(axis.upper)
-        full = self._body(scope, statements, varying, str(lanes), flush)
-        static = ex.as_int(axis.upper)
-        tail: list[str] | None = None
-        if static is None or static % lanes:
-            tail = self._body(scope, statements, varying, "n", flush)
-        v = axis.name
+    def _rows(self) -> list[str]:
+        layout = self.layout
+        blocked = not self.loop.folded and layout.axis is not None
+        total = [self._c(ex.product(upper(a) for a in layout.outer))]
         lines: list[str] = []
-        start, stop = ("from", "to") if blocked else ("0", extent)
-        if flush:
-            span = lanes * _FLUSH
-            lines.append(f"for (long k = {start}; k < {stop}; k += {span}L) {{")
-            lines.append(f"  const long end = minl(k + {span}L, {stop});")
-            start, stop = "k", "end"
-        lines.append(f"long {v} = {start};")
-        lines.append(f"for (; {v} + {lanes}L <= {stop}; {v} += {lanes}L) {{")
-        lines += ["  " + line for line in full] + ["}"]
-        if tail is not None:
-            lines.append(f"if ({v} < {stop}) {{ const int n = (int)({stop} - {v});")
-            lines += ["  " + line for line in tail] + ["}"]
-        if flush:
-            lines += ["  " + self._flush(s) for s in statements if s.buffer in flush and s.fold]
-            lines.append("}")
-        return _loops([(a.name, self._c(_upper(a))) for a in axes[:-1]], lines, scoped=True)
+        body: list[str] = []
+        rest = "o"
+        if blocked:
+            assert layout.axis is not None
+            sides = [(layout.axis, _TILE if layout.tiled else _BLOCK)]
+            if layout.tiled is not None:
+                sides.append((layout.tiled, _TILE))
+            for axis, side in sides:
+                extent = self._c(upper(axis))
+                lines.append(f"const long {axis.name}_blocks = ({extent} + {side - 1}L) / {side}L;")
+                total.append(f"{axis.name}_blocks")
+                body.append(f"const long {axis.name}_from = {rest} % {axis.name}_blocks * {side}L;")
+                body.append(
+                    f"const long {axis.name}_to = minl({axis.name}_from + {side}L, {extent});"
+                )
+                body.append(f"const long {axis.name}_rest = {rest} / {axis.name}_blocks;")
+                rest = f"{axis.name}_rest"
+        lines.append(f"const long total = {' * '.join(total)};")
+        body += self._decode(rest, layout.outer)
+        scope = Scope(self.frame, frozenset(layout.outer), "1", vector=False)
+        for node, name in self.scratch.items():
+            row = ex.as_int(ex.product(upper(a) for a in layout.inner)) or 0
+            body.append(f"{STORAGE[node.dtype]} {name}[{row + layout.lanes}];")
+        for stage in range(self.loop.stages):
+            for s in self._of(stage, inner=False):
+                scope.store(s.buffer, s.index, s.value)
+            statements = self._of(stage, inner=True)
+            if statements:
+                self._row_loop(scope, statements, blocked)
+        body += scope.lines
+        parallel = self._threads() if blocked or layout.outer else []
+        return [*lines, *parallel, "for (long o = 0; o < total; o++) {", *_indent(body), "}"]
 
-    def _scalar_nest(
+    def _ranges(self, axes: tuple[Sym, ...], blocked: bool) -> list[_Range]:
+        return [
+            _Range(a.name, f"{a.name}_from", f"{a.name}_to")
+            if blocked
+            else _Range(a.name, "0", self._c(upper(a)))
+            for a in axes
+        ]
+
+    def _row_loop(self, scope: Scope, statements: list[Statement], blocked: bool) -> None:
+        layout = self.layout
+        folds = [s for s in statements if s.fold is not None]
+        copies = layout.copies if folds else 1
+        for s in folds:
+            self.folds.declare(scope, s, copies)
+        ranges = self._ranges(layout.inner, blocked)
+        if layout.axis is None:
+            lines = self._body(scope, statements, [0], scope.count)
+            lines += [self.folds.flush(s, 1) for s in folds]
+        else:
+            lines = self._vector_loop(scope, statements, folds, copies, ranges.pop())
+        scope.lines += _wrap(ranges, lines)
+        for s in folds:
+            self.folds.finish(scope, s)
+        self.kept_rows.update(self._computed(statements))
+
+    def _computed(self, statements: list[Statement]) -> set[Scalar]:
+        nodes = set(lp.walk(s.value for s in statements))
+        return {node for node in self.scratch if node in nodes}
+
+    def _vector_loop(
         self,
         scope: Scope,
         statements: list[Statement],
-        flush: set[int],
-        axes: list[Sym],
-        varying: frozenset[Sym],
+        folds: list[Statement],
+        copies: int,
+        over: _Range,
     ) -> list[str]:
-        """Loops none of which carries lanes (a column kernel's folds, or one lane in all)."""
-        body = self._body(scope, statements, varying, scope.count, flush)
-        if not axes:
-            if flush:
-                body += [self._flush(s) for s in statements if s.buffer in flush and s.fold]
-            return ["{", *("  " + line for line in body), "}"]
-        last = axes[-1]
-        extent = self._c(_upper(last))
-        if flush:
-            lines = [
-                f"for (long k = 0; k < {extent}; k += {_FLUSH}L) {{",
-                f"  const long end = minl(k + {_FLUSH}L, {extent});",
-                f"  for (long {last.name} = k; {last.name} < end; {last.name}++) {{",
-                *("    " + line for line in body),
-                "  }",
-                *("  " + self._flush(s) for s in statements if s.buffer in flush and s.fold),
-                "}",
-            ]
-        else:
-            lines = [
-                f"for (long {last.name} = 0; {last.name} < {extent}; {last.name}++) {{",
-                *("  " + line for line in body),
-                "}",
-            ]
-        return _loops([(a.name, self._c(_upper(a))) for a in axes[:-1]], lines, scoped=True)
-
-    def _flush(self, s: Statement) -> str:
-        dtype = self.loop.results[s.buffer]
-        number = self._number(s.buffer)
-        total = self.frame.call(f"add_{dtype}", f"a{number}", f"p{number}")
-        zero = self.frame.call(_splat(dtype), _identity("sum", dtype))
-        return f"a{number} = {total}; p{number} = {zero};"
+        """The innermost loop: several vectors at once, single vectors, the rest."""
+        axis = self.layout.axis
+        assert axis is not None
+        lanes, v = self.frame.lanes, over.name
+        start, stop = over.start, over.stop
+        extent = None if "_" in stop else extent_of(axis)
+        loops: list[str] = []
+        if copies > 1:
+            wide = self._body(scope, statements, list(range(copies)), str(lanes))
+            loops += _while(v, copies * lanes, "stop", wide)
+        if extent is None or copies == 1 or extent % (copies * lanes) >= lanes or folds:
+            loops += _while(v, lanes, "stop", self._body(scope, statements, [0], str(lanes)))
+        if extent is None or extent % lanes:
+            tail = self._body(scope, statements, [0], "n")
+            loops += [f"if ({v} < stop) {{ const int n = (int)(stop - {v});", *_indent(tail), "}"]
+        if not folds:
+            return [f"const long stop = {stop};", f"long {v} = {start};", *loops]
+        span = copies * lanes * _FLUSH
+        return [
+            f"for (long k = {start}; k < {stop}; k += {span}L) {{",
+            f"  const long stop = minl(k + {span}L, {stop});",
+            f"  long {v} = k;",
+            *_indent(loops),
+            *("  " + self.folds.flush(s, copies) for s in folds),
+            "}",
+        ]
 
     def _body(
-        self,
-        scope: Scope,
-        statements: list[Statement],
-        varying: frozenset[Sym],
-        count: str,
-        flush: set[int],
+        self, scope: Scope, statements: list[Statement], copies: list[int], count: str
     ) -> list[str]:
-        vector = self.vector_axis is not None
-        inner = Scope(self.frame, varying, count, vector, scope)
-        for s in statements:
-            if s.fold is None:
-                inner.store(s.buffer, s.index, s.value)
-            else:
-                self._accumulate(inner, s, count, flush)
-        return inner.lines
-
-    def _accumulate(self, scope: Scope, s: Statement, count: str, flush: set[int]) -> None:
-        frame = self.frame
-        number = self._number(s.buffer)
-        if s.fold in _LIBM_HEAVY:
-            self._accumulate_index(scope, s, number)
-            return
-        dtype = self.loop.results[s.buffer]
-        value = scope.value(lp.cast(s.value, dtype))
-        name = f"p{number}" if s.buffer in flush else f"a{number}"
-        partial = count != str(frame.lanes) and not self.column and frame.lanes > 1
-        if partial:
-            first = frame.call("iota_i32", "0")
-            inside = frame.call("lt_i32", first, frame.call("splat_i32", count))
-            neutral = frame.call(_splat(dtype), _identity(s.fold or "", dtype))
-            if dtype == "bool":
-                kept = frame.call("and_mask", inside, value)
-                out = frame.call("and_mask", frame.call("not_mask", inside), neutral)
-                value = frame.call("or_mask", kept, out)
-            else:
-                value = frame.call(f"sel_{dtype}", inside, value, neutral)
-        scope.emit(f"{name} = {frame.call(_combine(s.fold or '', dtype), name, value)};")
-
-    def _accumulate_index(self, scope: Scope, s: Statement, number: int) -> None:
-        """The first place of the extreme; NaN beats every number (one lane)."""
-        value = scope.value(s.value)
-        place: Expr = ex.ZERO
-        for axis in self.loop.inner:
-            place = place * _upper(axis) + axis
-        better = ">" if s.fold == "argmax" else "<"
-        nan = f"({value} != {value} && a{number} == a{number})"
-        scope.emit(
-            f"if (i{number} < 0 || {value} {better} a{number} || {nan}) "
-            f"{{ a{number} = {value}; i{number} = {self._c(place)}; }}"
-        )
-
-    def _finish(self, scope: Scope, s: Statement) -> None:
-        """The finished result becomes a known value of the scope."""
-        number = self._number(s.buffer)
-        dtype = self.loop.results[s.buffer]
-        node = lp.reduced(s.buffer, dtype)
-        if s.fold in _LIBM_HEAVY:
-            scope.known[node] = f"i{number}"
-            return
-        name = f"a{number}"
-        if not self.column and self.frame.lanes > 1:
-            name = f"r{number}"
-            text = self.frame.call(_horizontal(s.fold or "", dtype), f"a{number}")
-            scope.emit(f"{vector_type(dtype)} {name} = {self.frame.call(_splat(dtype), text)};")
-        scope.known[node] = name
-
-    # -- lanes along a kept axis --------------------------------------------------------------
-
-    def _strips(self) -> list[str]:
-        axis = self.vector_axis
-        assert axis is not None
-        lanes = self.frame.lanes
-        extent = self._c(_upper(axis))
-        static = ex.as_int(_upper(axis))
-        varying = frozenset((*self.outer, axis))
-        lines = [
-            f"const long strips = ({extent} + {lanes - 1}L) / {lanes}L;",
-            f"const long total = {self._c(ex.product(_upper(a) for a in self.outer))} * strips;",
-        ]
-        pragma = self._threads("total")
-        if pragma:
-            lines.append(pragma)
-        lines.append("for (long o = 0; o < total; o++) {")
-        body = [f"const long {axis.name} = o % strips * {lanes}L;"]
-        body += self._decode("(o / strips)", self.outer)
-        full = Scope(self.frame, varying, str(lanes), vector=True)
-        self._stages(full, blocked=False)
-        if static is not None and static % lanes == 0:
-            body += full.lines
-        else:
-            body.append(f"const int n = (int)minl({lanes}L, {extent} - {axis.name});")
-            body.append(f"if (n == {lanes}) {{")
-            body += ["  " + line for line in full.lines]
-            body.append("} else {")
-            tail = Scope(self.frame, varying, "n", vector=True)
-            self._stages(tail, blocked=False)
-            body += ["  " + line for line in tail.lines] + ["}"]
-        lines += ["  " + line for line in body]
-        lines.append("}")
+        """The statements at one point of the inner loops, once a copy."""
+        lines: list[str] = []
+        varying = frozenset(self.layout.inner)
+        for copy in copies:
+            inner = Scope(
+                self.frame, varying, count, self.layout.axis is not None, scope,
+                shift=copy * self.frame.lanes,
+            )  # fmt: skip
+            self._reuse_row(inner, statements)
+            for s in statements:
+                if s.fold is None:
+                    inner.store(s.buffer, s.index, s.value)
+                else:
+                    self.folds.accumulate(inner, s, copy, partial_lanes=count == "n")
+            self._keep_row(inner, statements)
+            lines += inner.lines
         return lines
 
+    def _row_place(self, scope: Scope) -> str:
+        """The linear position in a row, as C."""
+        place: Expr = ex.ZERO
+        for axis in self.layout.inner:
+            place = place * upper(axis) + axis
+        return scope.c(place)
 
-def _upper(axis: Sym) -> Expr:
-    assert axis.upper is not None
-    return axis.upper
+    def _reuse_row(self, scope: Scope, statements: list[Statement]) -> None:
+        for node in self._computed(statements) & self.kept_rows:
+            name = self.frame.fresh()
+            text = self.frame.call(
+                f"ld_{node.dtype}", f"{self.scratch[node]} + {self._row_place(scope)}", scope.count
+            )
+            scope.emit(f"v{node.dtype} {name} = {text};")
+            scope.known[node] = name
 
+    def _keep_row(self, scope: Scope, statements: list[Statement]) -> None:
+        for node in sorted(self._computed(statements) - self.kept_rows, key=self.scratch.__getitem__):
+            place = f"{self.scratch[node]} + {self._row_place(scope)}"
+            value = scope.value(node)
+            scope.emit(self.frame.call(f"st_{node.dtype}", place, value, scope.count) + ";")
 
-def _loops(axes: list[tuple[str, str]], body: list[str], *, scoped: bool) -> list[str]:
-    """Wrap lines in loops, the first axis outermost."""
-    lines = ["{", *("  " + line for line in body), "}"] if scoped else body
-    for name, extent in reversed(axes):
-        lines = [f"for (long {name} = 0; {name} < {extent}; {name}++)", *("  " + x for x in lines)]
-    return lines
+    # -- strips -------------------------------------------------------------------------------
 
+    def _strips(self) -> list[str]:
+        """Wide strips of several vectors, then narrow ones for the rest of the columns."""
+        layout = self.layout
+        axis = layout.axis
+        assert axis is not None
+        lanes, extent = layout.lanes, self._c(upper(axis))
+        wide = layout.copies * lanes
+        rows = self._c(ex.product(upper(a) for a in layout.outer))
+        lines = [
+            f"const long wide = {extent} / {wide}L;",
+            f"const long strips = wide + ({extent} - wide * {wide}L + {lanes - 1}L) / {lanes}L;",
+            f"const long total = {rows} * strips;",
+            *self._threads(),
+            "for (long o = 0; o < total; o++) {",
+        ]
+        body = ["const long strip = o % strips;", *self._decode("(o / strips)", layout.outer)]
+        body.append("if (strip < wide) {")
+        body.append(f"  const long {axis.name} = strip * {wide}L;")
+        body += _indent(self._strip(layout.copies, str(lanes)))
+        static = extent_of(axis)
+        if static is None or static % wide:
+            body.append("} else {")
+            body.append(f"  const long {axis.name} = wide * {wide}L + (strip - wide) * {lanes}L;")
+            body.append(f"  const int n = (int)minl({lanes}L, {extent} - {axis.name});")
+            body += _indent(self._strip(1, "n"))
+        body.append("}")
+        return [*lines, *_indent(body), "}"]
 
-def _splat(dtype: str) -> str:
-    return "splat_mask" if dtype == "bool" else f"splat_{dtype}"
+    def _strip(self, copies: int, count: str) -> list[str]:
+        """All stages for one strip of ``copies`` vectors side by side."""
+        layout = self.layout
+        assert layout.axis is not None
+        varying = frozenset((*layout.outer, layout.axis))
+        sides = [
+            Scope(self.frame, varying, count, True, shift=c * layout.lanes) for c in range(copies)
+        ]
+        lines: list[str] = []
 
+        def settle() -> None:
+            for side in sides:
+                lines.extend(side.lines)
+                side.lines.clear()
 
-def _combine(fold: str, dtype: str) -> str:
-    name = {"sum": "add", "prod": "mul"}.get(fold, fold)
-    return f"{name}_{'mask' if dtype == 'bool' else dtype}"
-
-
-def _horizontal(fold: str, dtype: str) -> str:
-    if dtype == "bool":
-        return "hany" if fold == "or" else "hall"
-    return f"h{fold}_{dtype}"
-
-
-_LOWEST: Final = {
-    "f32": ("-__builtin_inff()", "__builtin_inff()"),
-    "f64": ("-__builtin_inf()", "__builtin_inf()"),
-    "i64": ("(-9223372036854775807L - 1)", "9223372036854775807L"),
-    "i32": ("(-2147483647 - 1)", "2147483647"),
-    "i16": ("-32768", "32767"),
-    "i8": ("-128", "127"),
-    "u64": ("0", "18446744073709551615UL"),
-    "u32": ("0", "4294967295U"),
-    "u16": ("0", "65535"),
-    "u8": ("0", "255"),
-}
-
-
-def _identity(fold: str, dtype: str) -> str:
-    """The neutral element of a reduction, as C."""
-    if fold in ("sum", "or"):
-        return "0"
-    if fold in ("prod", "and"):
-        return "1"
-    low, high = _LOWEST.get(dtype, ("0", "1"))
-    return low if fold in ("max", "argmax") else high
-
-
-def _accesses(loop: KernelLoop) -> Iterable[tuple[Expr, int]]:
-    """Element offset and element size of every load and store at inner points."""
-    for s in loop.statements:
-        if not s.inner:
-            continue
-        if s.fold is None:
-            argument = loop.buffers[s.buffer]
-            yield linear(s.index, argument.stride), 2 * DTYPES[argument.dtype].size
-        for load in lp.loads(s.value):
-            argument = loop.buffers[load.buffer]
-            yield linear(load.index, argument.stride), DTYPES[argument.dtype].size
-
-
-def _vector_axis(loop: KernelLoop) -> Sym | None:
-    """The axis along which most memory is contiguous; the last among equals."""
-    best: tuple[float, int] | None = None
-    choice: Sym | None = None
-    accesses = list(_accesses(loop))
-    for position, axis in enumerate(loop.axes):
-        score = 0.0
-        for offset, size in accesses:
-            if not any(s is axis for s in ex.symbols(offset)):
+        for stage in range(self.loop.stages):
+            for s in self._of(stage, inner=False):
+                for side in sides:
+                    side.store(s.buffer, s.index, s.value)
+            statements = self._of(stage, inner=True)
+            if not statements:
                 continue
-            _, terms = ex.linear_terms(offset)
-            step = next((c for a, c in terms if a is axis), None)
-            score += size if step == 1 else -2 * size
-        extent = ex.as_int(_upper(axis))
-        if extent is not None and extent < 8:
-            score -= 8 * (8 - extent)
-        if best is None or (score, position) > best:
-            best, choice = (score, position), axis
-    return choice
+            folds = [s for s in statements if s.fold is not None]
+            nest = self._strip_loop(sides, statements, folds)
+            settle()
+            lines += nest
+            for s in folds:
+                for c, side in enumerate(sides):
+                    self.folds.finish(side, s, f"x{c}")
+        settle()
+        return lines
+
+    def _strip_loop(
+        self, sides: list[Scope], statements: list[Statement], folds: list[Statement]
+    ) -> list[str]:
+        """The folded loops of one stage over all vectors of a strip."""
+        body: list[str] = []
+        flushes: list[str] = []
+        for c, side in enumerate(sides):
+            for s in folds:
+                self.folds.declare(side, s, 1, f"x{c}")
+                flushes.append(self.folds.flush(s, 1, f"x{c}"))
+            inner = Scope(
+                self.frame, frozenset(self.layout.inner), side.count, True, side, shift=side.shift
+            )
+            for s in statements:
+                if s.fold is None:
+                    inner.store(s.buffer, s.index, s.value)
+                else:
+                    self.folds.accumulate(inner, s, 0, partial_lanes=False, tag=f"x{c}")
+            body += inner.lines
+        ranges = self._ranges(self.layout.inner, blocked=False)
+        last = ranges.pop()
+        if not folds:
+            return _wrap([*ranges, last], body)
+        inside = _wrap([_Range(last.name, "k", "end")], body)
+        return _wrap(
+            ranges,
+            [
+                f"for (long k = {last.start}; k < {last.stop}; k += {_FLUSH}L) {{",
+                f"  const long end = minl(k + {_FLUSH}L, {last.stop});",
+                *_indent(inside),
+                *_indent(flushes),
+                "}",
+            ],
+        )
 
 
-def _lanes(loop: KernelLoop, isa: str) -> int:
-    """How many lanes keep the widest value of the kernel within one register."""
-    roots = [s.value for s in loop.statements]
-    widest = 4
-    narrowed: set[Scalar] = set()
-    nodes = list(lp.walk(roots))
-    for node in nodes:
-        if isinstance(node, Op) and node.name == "cast" and narrow_index(node) is not None:
-            narrowed.add(node.args[0])
-    for node in nodes:
-        if node not in narrowed:
-            widest = max(widest, DTYPES[node.dtype].size)
-        if isinstance(node, Load) and node.indirect:
-            widest = 8
-        if isinstance(node, Index) and node.dtype == "bool":
-            continue
-    for dtype in loop.results.values():
-        widest = max(widest, DTYPES[dtype].size)
-    return _VECTOR_BYTES[isa] // widest
+def _indent(lines: list[str]) -> list[str]:
+    return ["  " + line for line in lines]
+
+
+def _while(name: str, step: int, stop: str, body: list[str]) -> list[str]:
+    return [f"for (; {name} + {step}L <= {stop}; {name} += {step}L) {{", *_indent(body), "}"]
+
+
+def _wrap(ranges: list[_Range], body: list[str]) -> list[str]:
+    """Lines inside loops, the first outermost."""
+    lines = ["{", *_indent(body), "}"]
+    for r in reversed(ranges):
+        lines = [
+            f"for (long {r.name} = {r.start}; {r.name} < {r.stop}; {r.name}++)",
+            *_indent(lines),
+        ]
+    return lines
 
 
 def _name(loop: KernelLoop) -> str:

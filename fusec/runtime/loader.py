@@ -30,7 +30,6 @@ def load(found: Found, *, recorder: Recorder) -> ProgramRunner:
             functions.append(function_address(blobs[blob], name))
         runner = function_address(blobs[RUNNER_BLOB], RUNNER_NAME)
         made = ProgramRunner(program, functions, runner)
-    recorder.count("graphs")
     for name, value in report_of(found.manifest.meta).items():
         if not name.startswith("fallback:") and name != "arena_bytes":
             recorder.count(name, value)

@@ -13,9 +13,11 @@ from typing import Final
 
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
+from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr
 from fusec.ir.loop import BufferView, Compute, Load, LoopProgram, Op, Scalar, external_reads
 
+_LIGHT: Final = frozenset("add sub mul neg abs min max lt le gt ge eq ne and or xor not where".split())
 MAX_BODY: Final = 192  # operations in one value; more would spill and be slow to compile
 
 
@@ -75,6 +77,8 @@ def _dissolves(step: Compute, use: _Uses | None, program: LoopProgram) -> bool:
         return False
     if _is_copy(step.value) and (use.sites == 1 or _same_layout(step, loads[0])):
         return True
+    if _is_light(step.value) and _bytes_read(loads, program) <= DTYPES[_dtype(step, program)].size:
+        return True
     return use.sites == 1 and not _amplified(step, consumer)
 
 
@@ -89,6 +93,20 @@ def _clobbers(step: Compute, consumer: Compute, program: LoopProgram) -> bool:
     use = next(load for load in lp.loads(consumer.value) if load.buffer == step.output)
     straight = use.index == consumer.axes and all(load.index == step.axes for load in reads)
     return not straight
+
+
+def _is_light(value: Scalar) -> bool:
+    """At most two cheap operations on one load: repeating them costs less than memory does."""
+    operations = [n for n in lp.walk((value,)) if isinstance(n, Op) and n.name != "cast"]
+    return len(operations) <= 2 and all(o.name in _LIGHT for o in operations)
+
+
+def _bytes_read(loads: list[Load], program: LoopProgram) -> int:
+    return sum(DTYPES[program.buffers[load.buffer].dtype].size for load in loads)
+
+
+def _dtype(step: Compute, program: LoopProgram) -> str:
+    return program.buffers[step.output].dtype
 
 
 def _is_copy(value: Scalar) -> bool:

@@ -1,0 +1,219 @@
+"""How a kernel's loops map to the machine: which axis carries the lanes, how many lanes, how many
+copies of the body in flight, which axis is tiled against it, which values are kept for a row.
+
+Pure choices over a `KernelLoop`; `fusec.codegen.c_kernel` writes the code they describe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from fusec.codegen.c_body import narrow_index
+from fusec.ir import expr as ex
+from fusec.ir import loop as lp
+from fusec.ir.dtypes import DTYPES
+from fusec.ir.expr import Expr, Sym
+from fusec.ir.kernel import KernelLoop, linear
+from fusec.ir.loop import Const, Index, Load, Op, Reduced, Scalar
+
+INDEXED: Final = frozenset(("argmax", "argmin"))
+_VECTOR_BYTES: Final = {"x86-64-v2": 16, "x86-64-v3": 32, "x86-64-v4": 64, "aarch64": 16}
+_COPIES: Final = 4
+_MAX_COPIED: Final = 40  # operations in a body that is worth repeating
+_SCRATCH_BYTES: Final = 32 << 10  # a row's values kept on the stack
+_HEAVY: Final = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sinh cosh asin acos atan atan2 asinh acosh "
+    "atanh erf erfc pow sigmoid div sqrt rsqrt".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """``axis`` carries ``lanes`` lanes (None and 1: none does). ``column``: lanes run along a kept
+    axis beside folds. ``outer`` axes become the parallel loop, ``inner`` ones the loops inside, the
+    lane axis last. ``tiled``: the inner axis that is walked in blocks against the lane axis.
+    ``copies`` of the body run at once. ``scratch``: values kept for later stages of a row."""
+
+    axis: Sym | None
+    lanes: int
+    column: bool
+    outer: tuple[Sym, ...]
+    inner: tuple[Sym, ...]
+    tiled: Sym | None
+    copies: int
+    scratch: tuple[Scalar, ...]
+
+
+def choose_layout(loop: KernelLoop, isa: str) -> Layout:
+    if any(s.fold in INDEXED for s in loop.statements):
+        return Layout(None, 1, False, loop.kept, loop.inner, None, 1, ())
+    axis = _lane_axis(loop)
+    if axis is None:
+        return Layout(None, 1, False, (), (), None, 1, ())
+    lanes = _lanes(loop, isa)
+    column = bool(loop.folded) and axis not in loop.folded
+    tiled = None if loop.folded else _tiled_axis(loop, axis)
+    copies = _copies(loop, axis, lanes)
+    if column:
+        outer = tuple(a for a in loop.kept if a is not axis)
+        return Layout(axis, lanes, True, outer, loop.inner, None, copies, ())
+    inner = [a for a in loop.inner if a is not axis]
+    if tiled is not None:
+        inner.append(tiled)
+    inner.append(axis)
+    outer = tuple(a for a in loop.kept if a not in inner)
+    scratch = _scratch(loop)
+    return Layout(axis, lanes, False, outer, tuple(inner), tiled, copies, scratch)
+
+
+def accesses(loop: KernelLoop) -> Iterable[tuple[Expr, int]]:
+    """Element offset of every load and store at inner points, with a weight in bytes."""
+    for s in loop.statements:
+        if not s.inner:
+            continue
+        if s.fold is None:
+            argument = loop.buffers[s.buffer]
+            yield linear(s.index, argument.stride), 2 * DTYPES[argument.dtype].size
+        for load in lp.loads(s.value):
+            argument = loop.buffers[load.buffer]
+            yield linear(load.index, argument.stride), DTYPES[argument.dtype].size
+
+
+def _step(offset: Expr, axis: Sym) -> int | None:
+    """How far an offset moves along an axis: 0, a constant, or None."""
+    if not any(s is axis for s in ex.symbols(offset)):
+        return 0
+    _, terms = ex.linear_terms(offset)
+    if any(a is not axis and any(s is axis for s in ex.symbols(a)) for a, _ in terms):
+        return None
+    return next((c for a, c in terms if a is axis), None)
+
+
+def _lane_axis(loop: KernelLoop) -> Sym | None:
+    """The axis along which most memory is contiguous; the last among equals."""
+    best: tuple[float, int] | None = None
+    choice: Sym | None = None
+    reached = list(accesses(loop))
+    for position, axis in enumerate(loop.axes):
+        score = 0.0
+        for offset, size in reached:
+            step = _step(offset, axis)
+            if step != 0:
+                score += size if step == 1 else -2 * size
+        extent = extent_of(axis)
+        if extent is not None and extent < 8:
+            score -= 8 * (8 - extent)
+        if best is None or (score, position) > best:
+            best, choice = (score, position), axis
+    return choice
+
+
+def _tiled_axis(loop: KernelLoop, lane_axis: Sym) -> Sym | None:
+    """The axis along which accesses that jump along the lanes are contiguous."""
+    weight: dict[Sym, int] = {}
+    for offset, size in accesses(loop):
+        if _step(offset, lane_axis) in (0, 1):
+            continue
+        for axis in loop.axes:
+            if axis is not lane_axis and _step(offset, axis) == 1:
+                weight[axis] = weight.get(axis, 0) + size
+    large = [a for a in weight if (extent_of(a) or 64) >= 16]
+    return max(large, key=lambda a: weight[a], default=None)
+
+
+def _lanes(loop: KernelLoop, isa: str) -> int:
+    """How many lanes keep the widest value of the kernel within one register."""
+    widest = 4
+    narrowed: set[Scalar] = set()
+    nodes = list(lp.walk(s.value for s in loop.statements))
+    for node in nodes:
+        if isinstance(node, Op) and node.name == "cast" and narrow_index(node) is not None:
+            narrowed.add(node.args[0])
+    for node in nodes:
+        if node not in narrowed:
+            widest = max(widest, DTYPES[node.dtype].size)
+        if isinstance(node, Load) and node.indirect:
+            widest = 8
+    for dtype in loop.results.values():
+        widest = max(widest, DTYPES[dtype].size)
+    return _VECTOR_BYTES[isa] // widest
+
+
+def _copies(loop: KernelLoop, axis: Sym, lanes: int) -> int:
+    """Several independent partial results hide the latency of adding up."""
+    if not loop.folded:
+        return 1
+    operations = sum(
+        sum(isinstance(n, Op) for n in lp.walk((s.value,))) for s in loop.statements if s.inner
+    )
+    extent = extent_of(axis)
+    if operations > _MAX_COPIED or (extent is not None and extent < _COPIES * lanes):
+        return 1
+    return _COPIES
+
+
+def _scratch(loop: KernelLoop) -> tuple[Scalar, ...]:
+    """Costly values of an early stage that later stages use again."""
+    row = 1
+    for axis in loop.inner:
+        extent = extent_of(axis)
+        if extent is None:
+            return ()
+        row *= extent
+    inner_axes = set(loop.inner)
+    early: set[Scalar] = set()
+    found: dict[Scalar, None] = {}
+    room = _SCRATCH_BYTES
+    for stage in range(loop.stages):
+        values = [s.value for s in loop.statements if s.inner and s.stage == stage]
+        for node in _maximal(values, early):
+            size = row * DTYPES[node.dtype].size
+            if _costs(node) and _varies(node, inner_axes) and size <= room and node.dtype != "bool":
+                if node not in found:
+                    room -= size
+                found[node] = None
+        early.update(lp.walk(values))
+    return tuple(found)
+
+
+def _maximal(values: list[Scalar], early: set[Scalar]) -> list[Scalar]:
+    """The largest subtrees that were computed before."""
+    found: list[Scalar] = []
+    seen: set[Scalar] = set()
+    stack = list(values)
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node in early and isinstance(node, Op):
+            found.append(node)
+        else:
+            stack.extend(lp.children(node))
+    return found
+
+
+def _costs(node: Scalar) -> bool:
+    return any(isinstance(n, Op) and n.name in _HEAVY for n in lp.walk((node,)))
+
+
+def _varies(node: Scalar, axes: set[Sym]) -> bool:
+    for n in lp.walk((node,)):
+        if isinstance(n, (Const, Reduced)):
+            continue
+        expressions = n.index if isinstance(n, Load) else (n.expr,) if isinstance(n, Index) else ()
+        if any(s in axes for e in expressions for s in ex.symbols(e)):
+            return True
+    return False
+
+
+def upper(axis: Sym) -> Expr:
+    assert axis.upper is not None
+    return axis.upper
+
+
+def extent_of(axis: Sym) -> int | None:
+    """The constant extent of an axis, else None."""
+    return ex.as_int(upper(axis))
