@@ -80,6 +80,8 @@ def _vector(shape: Shape, source: str, target: str) -> str:
     if source not in FLOATS and from_width < 4:
         return f"return cvt_i32_{target}(cvt_{source}_i32(a));"
     found: str | None = None
+    if source in ("i64", "u64") and target == "f64" and not shape.avx512:
+        return _LONG_TO_DOUBLE[source]
     if source == "f32" and target == "f64":
         found = _instruction(shape, source, target, "cvtps2pd")
     elif source == "i32" and target == "f64":
@@ -94,6 +96,22 @@ def _vector(shape: Shape, source: str, target: str) -> str:
         if mnemonic is not None:
             found = _instruction(shape, source, target, mnemonic)
     return found or generic
+
+
+# Both halves become doubles by being placed in the mantissas of 2^84 and 2^52 (the signed upper
+# half biased by 2^31); one subtraction takes the powers away exactly, the sum rounds once.
+_LONG_TO_DOUBLE = {
+    "i64": (
+        "vu64 u = (vu64)a; vf64 high = (vf64)((u >> 32) ^ 0x4530000080000000ul); "
+        "vf64 low = (vf64)((u & 0xfffffffful) | 0x4330000000000000ul); "
+        "return (high - (0x1p84 + 0x1p63 + 0x1p52)) + low;"
+    ),
+    "u64": (
+        "vf64 high = (vf64)((a >> 32) | 0x4530000000000000ul); "
+        "vf64 low = (vf64)((a & 0xfffffffful) | 0x4330000000000000ul); "
+        "return (high - (0x1p84 + 0x1p52)) + low;"
+    ),
+}
 
 
 def _narrow(shape: Shape, source: str, target: str) -> str:

@@ -62,6 +62,16 @@ COEFFICIENTS: Final[dict[str, tuple[str, ...]]] = {
         "0x1.00686cab85c38p-5", "-0x1.a4bbab35c5f53p-7", "0x1.09fe096b82be5p-8",
         "-0x1.ab553a28ac28ap-11", "-0x1.d9aa14f97e77ap-16", "0x1.a9c97253aec2ap-14",
     ),
+    # For float's pow: 2 atanh(s) / (s ln 2) in s^2, and (2^r - 1) / r on |r| <= 1/2
+    "LOG2_SHORT_F64": (
+        "0x1.71547652beef9p+1", "0x1.ec709d1197be6p-1", "0x1.277780cd821bcp-1",
+        "0x1.a58d1e2f74580p-2", "0x1.5cf005abbfb45p-2",
+    ),
+    "EXP2_SHORT_F64": (
+        "0x1.62e42ff0e31c8p-1", "0x1.ebfbe07776570p-3", "0x1.c6b08abd9ae2ap-5",
+        "0x1.3b29f3a66fc5bp-7", "0x1.5d8a881421ce8p-10", "0x1.445c812828539p-13",
+        "0x1.fde457a0e4824p-17",
+    ),
 }  # fmt: skip
 
 SOURCE: Final = r"""
@@ -232,6 +242,18 @@ FN vf64 erfc_core(vf64 a) {
   return pick_f64(a < 0.0, 2.0 - c, c);
 }
 FN vf64 pow_core(vf64 x, vf64 y) {
+  vi64 i = asi_f64(x) - 0x3fe6a09e667f3bcdl;
+  vf64 f = asf_f64((i & 0xfffffffffffffl) + 0x3fe6a09e667f3bcdl) - 1.0;
+  vf64 s = f / (f + 2.0), z = s * s;
+  vf64 l = madd_f64(s, POLY(z, LOG2_SHORT_F64), small_int_f64(exponent_f64(i)));
+  vf64 t = highest_f64(splat_f64(-200.0), lowest_f64(splat_f64(200.0), y * l));
+  vf64 n = nearest_f64(t), d = t - n;
+  vf64 r = madd_f64(POLY(d, EXP2_SHORT_F64), d, splat_f64(1.0)) * pow2_f64(n);
+  vi64 plain = (x > 0.0) & (x < __builtin_inf()) & (abs_f64(y) < __builtin_inf());
+  if (any_f64(plain == 0)) r = pick_f64(plain, r, pow_special(x, y));
+  return r;
+}
+FN vf64 pow_special(vf64 x, vf64 y) {
   vf64 r = exp_f64(y * log_f64(abs_f64(x)));
   vf64 whole = trunc_f64(y), half = 0.5 * y;
   vi64 integral = whole == y;
