@@ -158,9 +158,7 @@ class Coordinator:
         request = job.request
         self._move(job.fingerprint, JobState.LOWERING)
         async with self._timed("plan"):
-            label = f"plan {job.fingerprint[:12]}"
-            task = plan_task(request.graph, request.target, request.options, label)
-            planned = Planned.decode(await self._attempts.run(task))
+            planned = Planned.decode(await self._attempts.run(plan_task(request)))
         self._move(job.fingerprint, JobState.COMPILING, len(planned.kernels))
         binaries = await self._binaries(job.fingerprint, planned.kernels, request.target)
         self._move(job.fingerprint, JobState.PUBLISHING)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from prometheus_client import CollectorRegistry
 
 from cache.asgi import App
@@ -15,7 +17,9 @@ from farm.memory_pool import MemoryPool
 from farm.metrics import FarmMetrics
 from farm.pool import Pool, Runner
 from farm.shelf import Shelf
-from farm.workers import FusecStages, Stages, run
+from farm.workers import FusecStages, Stages, run, warm_task
+
+WARMED: Final = 64
 
 
 def open_pool(config: FarmConfig, runner: Runner = run) -> Pool:
@@ -27,7 +31,10 @@ def open_pool(config: FarmConfig, runner: Runner = run) -> Pool:
         from farm.ray_pool import RayPool
     except ModuleNotFoundError as error:
         raise ConfigError("the ray pool needs Ray", hint="pip install 'fusec[farm]'") from error
-    return RayPool(runner, address=config.ray_address, workers=config.worker_count())
+    pool = RayPool(runner, address=config.ray_address, workers=config.worker_count())
+    for _ in range(min(pool.workers, WARMED)):
+        pool.submit(warm_task())  # nobody waits: whoever comes first finds workers that are ready
+    return pool
 
 
 def open_app(

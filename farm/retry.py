@@ -16,6 +16,7 @@ class ErrorKind(StrEnum):
     TIMEOUT = "timeout"
     OUT_OF_MEMORY = "out_of_memory"
     WORKER_LOST = "worker_lost"  # the process or the node died under the task
+    OTHER_RELEASE = "other_release"  # the worker's compiler is not the gateway's
     STORE_UNREACHABLE = "store_unreachable"
     STORE_REFUSED = "store_refused"  # a token without the role, a full store, too large
     INTERNAL = "internal"  # an error that no stage is known to raise
@@ -43,6 +44,7 @@ RULES: Final[Mapping[ErrorKind, Rule]] = {
     ErrorKind.TIMEOUT: Rule(2, 0.0, True, 600.0),
     ErrorKind.OUT_OF_MEMORY: Rule(2, 1.0, True, 600.0),
     ErrorKind.WORKER_LOST: Rule(3, 0.5, True, 15.0),
+    ErrorKind.OTHER_RELEASE: Rule(3, 0.1, False, 15.0),
     ErrorKind.STORE_UNREACHABLE: Rule(3, 1.0, False, 0.0),
     ErrorKind.STORE_REFUSED: Rule(1, 0.0, False, 15.0),
     ErrorKind.INTERNAL: Rule(2, 0.2, True, 60.0),

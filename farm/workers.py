@@ -15,9 +15,10 @@ from cache.manifest import Manifest
 from cache.protocol import Value, fields, pack, unpack
 from farm.pool import Task, TaskFailed
 from farm.retry import ErrorKind
+from fusec.artifact.fingerprint import Fingerprint, graph_fingerprint, toolchain
 from fusec.errors import ArtifactError, CompilerError, FusecError, OptionsError, WireError
 from fusec.options import Options, Target
-from fusec.remote.protocol import MAX_SUBMIT, options_from_wire, options_to_wire
+from fusec.remote.protocol import MAX_SUBMIT, FarmJob, options_from_wire, options_to_wire
 
 MAX_RESULT: Final = 256 << 20
 
@@ -72,7 +73,11 @@ class Stages(Protocol):
     def fingerprint(
         self, graph: bytes, target: Target, options: Options
     ) -> tuple[tuple[str, str], ...]:
-        """The entries of the graph's fingerprint: at the gateway."""
+        """The entries of the graph's fingerprint: at the gateway and again in the worker."""
+        ...
+
+    def warm(self) -> None:
+        """Load what `plan` and `build` need: in a worker."""
         ...
 
 
@@ -106,19 +111,33 @@ class FusecStages:
     def fingerprint(
         self, graph: bytes, target: Target, options: Options
     ) -> tuple[tuple[str, str], ...]:
-        from fusec.artifact.fingerprint import graph_fingerprint, toolchain
-
         return graph_fingerprint(graph, target, options, toolchain()).entries
+
+    def warm(self) -> None:
+        from fusec.pipeline import compile_local
+
+        toolchain()
+        assert callable(compile_local)
 
 
 Built = Mapping[str, bytes | TaskFailed]
 """What became of each kernel of a batch, by digest."""
 
 
-def plan_task(graph: bytes, target: Target, options: Options, label: str) -> Task:
+def plan_task(job: FarmJob) -> Task:
     """The task that plans a graph; its result is `Planned.encode()`."""
-    body = {"graph": graph, "target": target.to_wire(), "options": options_to_wire(options)}
-    return Task("plan", pack(body), label)
+    body = {
+        "fingerprint": job.fingerprint,
+        "graph": job.graph,
+        "target": job.target.to_wire(),
+        "options": options_to_wire(job.options),
+    }
+    return Task("plan", pack(body), f"plan {job.fingerprint[:12]}")
+
+
+def warm_task() -> Task:
+    """The task that loads the compiler in a worker, ahead of the first graph."""
+    return Task("warm", b"", "warm up")
 
 
 def build_task(kernels: Sequence[PlannedKernel], target: Target, label: str) -> Task:
@@ -156,13 +175,21 @@ def kind_of(error: FusecError | CacheError) -> ErrorKind:
 
 
 def _run_plan(payload: bytes, stages: Stages) -> bytes:
-    body = fields(
-        unpack(payload, max_bytes=MAX_SUBMIT), "plan task", ("graph", "target", "options")
-    )
-    graph, options = body["graph"], body["options"]
-    if not isinstance(graph, bytes) or not isinstance(options, dict):
+    names = ("fingerprint", "graph", "target", "options")
+    body = fields(unpack(payload, max_bytes=MAX_SUBMIT), "plan task", names)
+    graph, raw = body["graph"], body["options"]
+    if not isinstance(graph, bytes) or not isinstance(raw, dict):
         raise WireError("a plan task is malformed")
-    return stages.plan(graph, _target(body["target"]), options_from_wire(options)).encode()
+    target, options = _target(body["target"]), options_from_wire(raw)
+    # The toolchain is in the fingerprint: a worker of another release must not answer for it.
+    if Fingerprint(stages.fingerprint(graph, target, options)).hex != body["fingerprint"]:
+        raise TaskFailed(ErrorKind.OTHER_RELEASE, "a worker runs another release of fusec or torch")
+    return stages.plan(graph, target, options).encode()
+
+
+def _run_warm(payload: bytes, stages: Stages) -> bytes:
+    stages.warm()
+    return b""
 
 
 def _run_build(payload: bytes, stages: Stages) -> bytes:
@@ -183,6 +210,7 @@ def _run_build(payload: bytes, stages: Stages) -> bytes:
 _KINDS: Final[Mapping[str, Callable[[bytes, Stages], bytes]]] = {
     "plan": _run_plan,
     "build": _run_build,
+    "warm": _run_warm,
 }
 
 

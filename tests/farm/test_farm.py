@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -228,6 +229,20 @@ def test_a_release_that_differs_is_named(
     assert here.resolver.submit(other).result()
     assert here.counters()["local_compiles"] == 1
     assert "what differs: toolchain" in caplog.text
+
+
+def test_a_worker_of_another_release_publishes_nothing(
+    client: NewClient, stages: TinyStages
+) -> None:
+    other = replace(stages, toolchain="0" * 64)
+    store, pool = MemoryStore(), MemoryPool(partial(run, stages=other), 2)
+    with serve_app_in_thread(open_app(FarmConfig(), pool, store, stages=stages)) as gateway:
+        service = ServiceConfig(port=0, farm_url=gateway.url)
+        with serve_in_thread(service, store=store) as cache:
+            here = client(cache.url, stages.compile_local)
+            assert _compile(here, "t.a").source is Source.COMPILED_HERE
+    pool.close()
+    assert store.get_entry(graph_job("t.a").key) is None
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ class TinyStages:
 
     log: str
     slow_s: float = 0.2
+    toolchain: str = TOOLCHAIN
 
     def plan(self, graph: bytes, target: Target, options: Options) -> Planned:
         self._say("plan")
@@ -76,7 +77,10 @@ class TinyStages:
     def fingerprint(
         self, graph: bytes, target: Target, options: Options
     ) -> tuple[tuple[str, str], ...]:
-        return graph_fingerprint(graph, target, options, TOOLCHAIN).entries
+        return graph_fingerprint(graph, target, options, self.toolchain).entries
+
+    def warm(self) -> None:
+        """There is nothing to load."""
 
     def compile_local(
         self, graph: Graph, target: Target, options: Options, store: Store, *, recorder: Recorder
