@@ -8,8 +8,12 @@ conversion of unequal widths apart, often lane by lane.
 
 from __future__ import annotations
 
+from typing import Final
+
 from fusec.codegen.c_shape import DTYPES, FLOATS, Shape, bits_of, ctype, function, size
 
+# The floats that are stored narrow and computed in f32: name -> the integer type of their bits.
+NARROW_FLOATS: Final = {"bf16": "u16", "f16": "u16", "f8e4m3fn": "u8", "f8e5m2": "u8"}
 _LETTER = {1: "b", 2: "w", 4: "d", 8: "q"}
 
 
@@ -25,7 +29,8 @@ def functions(shape: Shape) -> dict[str, str]:
     _add(found, "mask", "mask", "return a;")
     found |= _bfloat16()
     found |= _float16(shape)
-    for kind in ("bf16", "f16"):
+    found |= _float8()
+    for kind in NARROW_FLOATS:
         found[f"round_{kind}"] = function(
             "vf32", f"round_{kind}", "vf32 a", f"return from_{kind}(to_{kind}(a));"
         )
@@ -197,6 +202,45 @@ def _float16(shape: Shape) -> dict[str, str]:
     }
 
 
+def _float8() -> dict[str, str]:
+    """The 8-bit floats: 4 exponent bits with one NaN and no infinity, or 5 as in a short half.
+
+    Too large for the first saturates, as eager does since torch 2.13; for the second it is
+    infinite.
+    """
+    found: dict[str, str] = {}
+    found["from_f8e5m2"] = function(
+        "vf32", "from_f8e5m2", "vu8 a", "return from_f16((vu16)(cvt_u8_u16(a) << 8));"
+    )
+    found["from_f8e4m3fn"] = function(
+        "vf32",
+        "from_f8e4m3fn",
+        "vu8 a",
+        "vi32 u = cvt_u8_i32(a), m = u & 0x7f, r = asi_f32(asf_f32(m << 20) * 0x1p120f); "
+        "r = pick_i32(m == 0x7f, splat_i32(0x7fc00000), r); "
+        "return asf_f32(r | (vi32)((vu32)(u & 0x80) << 24));",
+    )
+    # As for halves below: an integer addition rounds normal numbers, the adder the small ones.
+    for kind, shift, bias, smallest, magic, top, overflow in (
+        ("f8e4m3fn", 20, 120, 121, "16384.0f", "0x43e80000", "0x7e"),
+        ("f8e5m2", 21, 112, 113, "128.0f", "0x47800000", "0x7c"),
+    ):
+        half = (1 << (shift - 1)) - 1
+        found[f"to_{kind}"] = function(
+            "vu8",
+            f"to_{kind}",
+            "vf32 a",
+            "vi32 b = asi_f32(a), m = b & 0x7fffffff; "
+            f"vi32 r = (m - {(bias << 23) - half} + ((m >> {shift}) & 1)) >> {shift}; "
+            f"vi32 small = asi_f32(asf_f32(m) + {magic}) - asi_f32(splat_f32({magic})); "
+            f"r = pick_i32(m < {smallest << 23}, small, r); "
+            f"vi32 over = pick_i32(m > 0x7f800000, splat_i32(0x7f), splat_i32({overflow})); "
+            f"r = pick_i32(m >= {top}, over, r); "
+            "return cvt_i32_u8(r | ((b >> 24) & 0x80));",
+        )
+    return found
+
+
 # Without a conversion instruction. Reading: place the half's exponent and mantissa at a float's,
 # then one exact multiplication by 2^112 rebiases and normalises; infinities and NaN get the top
 # exponent back. Writing: normal numbers round by an integer addition; results below 2^-14 are
@@ -205,7 +249,7 @@ _HALF_READ = (
     "vi32 u = cvt_u16_i32(a); vi32 em = (u & 0x7fff) << 13; "
     "vi32 r = asi_f32(asf_f32(em) * 0x1p112f); "
     "r = pick_i32(em >= 0x0f800000, r | 0x7f800000, r); "
-    "return asf_f32(r | ((u & 0x8000) << 16));"
+    "return asf_f32(r | (vi32)((vu32)(u & 0x8000) << 16));"
 )
 _HALF_WRITE = (
     "vi32 b = asi_f32(a); vi32 sign = (vi32)((vu32)b >> 16) & 0x8000; vi32 m = b & 0x7fffffff; "

@@ -6,6 +6,7 @@ unaligned move; any other touches the first ``n`` elements only and leaves zero 
 
 from __future__ import annotations
 
+from fusec.codegen.c_convert import NARROW_FLOATS
 from fusec.codegen.c_shape import DTYPES, Shape, bits_of, ctype, function, size
 
 _BARRIER = '__asm__("" : "+r"(i));'  # keeps the compiler from vectorising a loop over the tail
@@ -34,18 +35,19 @@ def functions(shape: Shape) -> dict[str, str]:
     found["st_bool"] = function(
         "void", "st_bool", "unsigned char *p, vmask v, int n", "st_u8(p, cvt_mask_u8(v), n);"
     )
-    for kind in ("bf16", "f16"):
+    for kind, stored in NARROW_FLOATS.items():
+        pointer = f"{ctype(stored)} *p"
         found[f"ld_{kind}"] = function(
             "vf32",
             f"ld_{kind}",
-            "const unsigned short *p, int n",
-            f"return from_{kind}(ld_u16(p, n));",
+            f"const {pointer}, int n",
+            f"return from_{kind}(ld_{stored}(p, n));",
         )
         found[f"st_{kind}"] = function(
             "void",
             f"st_{kind}",
-            "unsigned short *p, vf32 v, int n",
-            f"st_u16(p, to_{kind}(v), n);",
+            f"{pointer}, vf32 v, int n",
+            f"st_{stored}(p, to_{kind}(v), n);",
         )
     return found
 

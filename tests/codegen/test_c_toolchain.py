@@ -1,6 +1,7 @@
 """The C compiler is run with bounds, its output is deterministic and its errors are readable."""
 
 import os
+import sys
 import time
 
 import pytest
@@ -110,6 +111,21 @@ def test_a_compiler_that_hangs_is_killed_with_its_children(
             return
         time.sleep(0.02)
     pytest.fail("the compiler's child is still running")
+
+
+def test_a_compiler_that_takes_too_much_memory_fails(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "hungrycc"
+    script.write_text(
+        '#!/bin/sh\ncase "$1" in --version) echo hungry 1;; *) sleep 0.1; '
+        f"exec {sys.executable} -S -c 'bytearray(8 << 30)';; esac\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("CC", str(script))
+    with pytest.raises(CompileError) as caught:
+        c_toolchain.compile_shared("int x;", "x86-64-v2", 30)
+    assert "MemoryError" in caught.value.output
 
 
 def _state(pid: int) -> str:

@@ -130,23 +130,28 @@ def test_conversions_match_eager(functions: Functions) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("kind", ["bf16", "f16"])
-def test_half_types_convert_every_value_as_torch_does(functions: Functions, kind: str) -> None:
-    half = {"bf16": torch.bfloat16, "f16": torch.float16}[kind]
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
+def test_narrow_floats_convert_every_value_as_torch_does(functions: Functions, kind: str) -> None:
+    narrow = getattr(torch, kind)
+    name = {"bfloat16": "bf16", "float16": "f16"}.get(kind, kind.replace("float8_", "f8"))
+    unsigned = np.uint16 if narrow.itemsize == 2 else np.uint8
+    signed = np.int16 if narrow.itemsize == 2 else np.int8
 
     def widen(bits: np.ndarray) -> np.ndarray:
-        return torch.from_numpy(bits.view(np.int16)).view(half).float().numpy()
+        return torch.from_numpy(bits.view(signed)).view(narrow).float().numpy()
 
-    every = np.arange(65536, dtype=np.uint16)
-    assert same(functions(f"from_{kind}", every), widen(every))
+    every = np.arange(np.iinfo(unsigned).max + 1).astype(unsigned)
+    exact = widen(every)
+    assert same(functions(f"from_{name}", every), exact)
     rng = np.random.default_rng(2)
     bits = rng.integers(0, 2**32, 40000, dtype=np.uint64).astype(np.uint32).view(np.float32)
     tiny = np.arange(0x33000000, 0x38900000, 2999, dtype=np.uint32).view(np.float32)
-    exact = widen(every)
-    ties = exact + (np.nextafter(exact, np.float32(np.inf)) - exact) / 2
-    x = np.concatenate([bits, tiny, exact, ties, samples("f32", rng)])
-    want = torch.from_numpy(x).to(half).float().numpy()
-    assert same(widen(functions(f"to_{kind}", x)), want)
+    ordered = np.unique(exact[np.isfinite(exact)])
+    middle = (ordered[1:] + ordered[:-1]) / 2  # the ties
+    near = [np.nextafter(middle, np.float32(end)) for end in (np.inf, -np.inf)]
+    x = np.concatenate([bits, tiny, exact, middle, *near, samples("f32", rng)])
+    want = torch.from_numpy(x).to(narrow).float().numpy()
+    assert same(widen(functions(f"to_{name}", x)), want)
 
 
 def test_comparisons_and_selection(functions: Functions) -> None:
