@@ -143,7 +143,7 @@ async def _check_fingerprint(farm: Coordinator, job: FarmJob) -> None:
         return
     farm.metrics.submits.labels("refused").inc()
     names = ", ".join(diff(here, Fingerprint(job.entries))) or "the fingerprint itself"
-    hint = "run the same release of fusec and torch on the farm and on the client"
+    hint = "run the same fusec and torch on both sides, and restart the farm after a change"
     text = f"the farm computes another fingerprint for this graph; what differs: {names}"
     raise Refused(422, Refusal("FingerprintMismatch", text, hint))
 

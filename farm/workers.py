@@ -183,7 +183,8 @@ def _run_plan(payload: bytes, stages: Stages) -> bytes:
     target, options = _target(body["target"]), options_from_wire(raw)
     # The toolchain is in the fingerprint: a worker of another release must not answer for it.
     if Fingerprint(stages.fingerprint(graph, target, options)).hex != body["fingerprint"]:
-        raise TaskFailed(ErrorKind.OTHER_RELEASE, "a worker runs another release of fusec or torch")
+        text = "a worker runs another release of fusec or torch than the gateway: restart the farm"
+        raise TaskFailed(ErrorKind.OTHER_RELEASE, text)
     return stages.plan(graph, target, options).encode()
 
 
