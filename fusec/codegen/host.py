@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fusec.codegen.kernel_source import KernelSource
@@ -13,6 +13,7 @@ from fusec.ir.kernel import KernelLoop
 from fusec.ir.loop import BufferView, Compute, External, ExternArg, LoopProgram
 from fusec.ir.program import Call, Constant, Launch, Program, ProgramStep, Slot
 from fusec.schedule.axes import simplify_axes
+from fusec.schedule.group_key import group_key
 from fusec.schedule.groups import Group, Schedule
 from fusec.schedule.kernel_loop import build_kernel_loop, read_outside
 from fusec.schedule.memory import Use, plan_memory
@@ -49,6 +50,7 @@ def build_host_plan(schedule: Schedule, emit: Emit) -> HostPlan:
     """Raises CodegenError where the target has no code for a group."""
     program = schedule.program
     needed = read_outside(schedule)
+    once = _EmitOnce(program, emit)
     launches: list[Emitted | None] = []
     uses: list[Use] = []
     for position, group in enumerate(schedule.groups):
@@ -57,7 +59,7 @@ def build_host_plan(schedule: Schedule, emit: Emit) -> HostPlan:
             launches.append(None)
             uses.append(_external_use(step))
         else:
-            made = emit(simplify_axes(build_kernel_loop(program, group, needed[position])))
+            made = once.emit(group, needed[position])
             launches.append(made)
             uses.append(_group_use(program, group, made, needed[position]))
     memory = plan_memory(program, uses)
@@ -105,6 +107,26 @@ def build_host_plan(schedule: Schedule, emit: Emit) -> HostPlan:
         sources,
         tuple(launch for launch in launches if launch is not None),
     )
+
+
+class _EmitOnce:
+    """Code for groups, made once for all groups that differ in their buffers' numbers alone."""
+
+    def __init__(self, program: LoopProgram, emit: Emit) -> None:
+        self.program = program
+        self.make = emit
+        self.made: dict[tuple[object, ...], tuple[Emitted, tuple[int, ...]]] = {}
+
+    def emit(self, group: Group, needed: frozenset[int]) -> Emitted:
+        key = group_key(self.program, group, needed)
+        found = self.made.get(key.shape)
+        if found is None:
+            made = self.make(simplify_axes(build_kernel_loop(self.program, group, needed)))
+            self.made[key.shape] = (made, key.buffers)
+            return made
+        made, numbers = found
+        here = dict(zip(numbers, key.buffers, strict=True))
+        return replace(made, buffers=tuple(here[b] for b in made.buffers))
 
 
 def _external_use(step: External) -> Use:
