@@ -17,6 +17,7 @@ def main() -> int:
     parser.add_argument("--layers", type=int)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
+    process.die_with_parent()
 
     import torch
 

@@ -21,7 +21,8 @@ caches, and the peak memory of a later call.
 
 The table's `x` columns say how many times as fast as a peer fusec is: above 1 is faster. `best` is
 against the faster of eager and Inductor. Times are medians; on a shared machine only the ratios
-mean anything, and a large spread says that a case should be run again.
+mean anything, and a large spread says that a case should be run again. Where the cores are taken by
+others, threads that wait for each other measure those others: use --threads 1 --clock cpu there.
 """
 _EXAMPLES = """\
 examples:
@@ -40,7 +41,13 @@ def main(argv: list[str] | None = None) -> int:
     about = machine.describe(arguments.threads)
     out.print(machine.line(about), soft_wrap=True)
     cases: dict[str, dict[str, Any]] = {}
-    result = {"machine": about, "seed": arguments.seed, "quick": arguments.quick, "cases": cases}
+    result = {
+        "machine": about,
+        "seed": arguments.seed,
+        "quick": arguments.quick,
+        "clock": arguments.clock,
+        "cases": cases,
+    }
     for name in chosen(arguments.only):
         display.progress(name)
         cases[name] = _case(name, arguments)
@@ -67,9 +74,12 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="tiny sizes, few rounds")
     parser.add_argument("--seconds", type=float, default=2.0, help="of timing, a side; default 2")
     parser.add_argument("--threads", type=int, default=2, help="of every side; default 2")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="default: wall")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="default: the clock")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     arguments = parser.parse_args(argv)
+    if arguments.clock == "cpu" and arguments.threads != 1:
+        parser.error("--clock cpu adds up threads that only wait: it needs --threads 1")
     sides = arguments.sides.split(",")
     unknown = set(sides) - {"eager", "inductor", "fusec"}
     if unknown or "eager" not in sides:
@@ -86,6 +96,7 @@ def _case(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     common = ["--case", name, "--seed", str(arguments.seed), "--threads", str(arguments.threads)]
     common += ["--quick"] if arguments.quick else []
     timing = ["--seconds", "0.05" if arguments.quick else str(arguments.seconds)]
+    timing += ["--clock", arguments.clock]
     with tempfile.TemporaryDirectory(prefix="fusec-bench-") as folder:
         root = Path(folder)
         try:

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -62,16 +63,17 @@ def run(
     """
     start = time.time()
     log = folder / "log"
-    with log.open("w") as errors:
+    # A pipe that is open as long as we live, since `communicate` would close one of Popen's.
+    ours, theirs = os.pipe()
+    with log.open("w") as errors, os.fdopen(theirs, "wb"), os.fdopen(ours, "rb") as life:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             cwd=folder,
             env=environment(folder, {**(env or {}), "BENCH_START": repr(start)}),
-            stdin=subprocess.DEVNULL,
+            stdin=life,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            start_new_session=True,
         )
         try:
             out, _ = process.communicate(timeout=timeout_s)
@@ -86,6 +88,17 @@ def run(
         words = log.read_text()[-1500:].strip()
         raise ChildFailedError(f"{module} ended with {process.returncode}: {words}")
     return Child(json.loads(out.strip().splitlines()[-1]), wall)
+
+
+def die_with_parent() -> None:
+    """In a child: end when the parent is gone, however it went. Reads standard input to its end."""
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def since_start() -> float:
