@@ -89,6 +89,18 @@ def test_the_bound_is_twice_eagers_error(runs):
     assert all(e.within for e in errors(worse, eager, runs["reference"]))
 
 
+def test_a_float32_loss_of_a_bfloat16_model_is_rounded_as_bfloat16():
+    reference = result({}, dtype=torch.float64)
+    eager = result({}, dtype=torch.bfloat16)
+    exact = reference.tensors["loss 1"].float()
+    eager.tensors["loss 1"] = exact
+    fusec = result({}, dtype=torch.bfloat16)
+    fusec.tensors["loss 1"] = exact * (1 + 2**-9)
+    assert all(e.within for e in errors(fusec, eager, reference))
+    fusec.tensors["loss 1"] = exact * (1 + 2**-7)
+    assert [e.name for e in errors(fusec, eager, reference) if not e.within] == ["loss 1"]
+
+
 def test_results_survive_the_disk(tmp_path):
     tensors = {
         "a": torch.randn(3, 4),
