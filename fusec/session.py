@@ -22,7 +22,7 @@ from fusec.capture import seams
 from fusec.capture.aot import Executable, Traced, trace
 from fusec.capture.front import Ineligible, front_key
 from fusec.capture.recipe import Recipe, make_recipe, restore
-from fusec.errors import ArtifactError, CompilerError, FusecError
+from fusec.errors import ArtifactError, CompilerError, FusecError, PolicyError
 from fusec.ir.graph import Graph
 from fusec.ir.wire import graph_to_bytes
 from fusec.options import Options, Target
@@ -101,9 +101,14 @@ class Session:
         self._lock = threading.Lock()
 
     def backend(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        """A callable for Dynamo's graph: compiled, or eager when that fails."""
+        """A callable for Dynamo's graph: compiled, or eager when that fails.
+
+        Raises PolicyError under the policy `require`, and nothing else of ours.
+        """
         try:
             return seams.disable(self._compiled(gm, inputs))
+        except PolicyError:
+            raise  # the user chose to fail rather than to compile here
         except FusecError as error:
             self._warn(error)
             self.recorder.count("fallbacks_to_eager")

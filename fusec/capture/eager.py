@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from fusec.capture import seams
 from fusec.capture.dtypes import DTYPE_OF, from_attr
 from fusec.capture.operators import operator_of
 from fusec.capture.symbols import bindings, read_symbols
@@ -81,10 +82,15 @@ def constant(node: Node) -> torch.Tensor:
     count = math.prod(size or 0 for size in shape)
     if None in shape or len(raw) != count * dtype.itemsize:
         raise LoadError(f"a constant of {len(raw)} bytes does not fill its shape {shape}")
+    with seams.no_modes():  # a backward is compiled while fake tensors are in force
+        return _filled(raw, dtype, shape, kind.device)
+
+
+def _filled(raw: bytes, dtype: torch.dtype, shape: list[Any], device: str) -> torch.Tensor:
     if not raw:
-        return torch.empty(shape, dtype=dtype, device=kind.device)  # type: ignore[arg-type]
+        return torch.empty(shape, dtype=dtype, device=device)
     flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(dtype)
-    return flat.reshape(shape).to(kind.device)  # type: ignore[arg-type]
+    return flat.reshape(shape).to(device)
 
 
 def _value(arg: Arg, values: Mapping[int, Any], symbols: Mapping[str, int]) -> Any:

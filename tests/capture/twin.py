@@ -17,6 +17,7 @@ from fusec.capture.eager import EagerProgram
 from fusec.ir.graph import Graph
 from fusec.ir.wire import graph_from_bytes, graph_to_bytes
 from fusec.options import Options, Target
+from fusec.remote.jobs import FrontRecord
 from fusec.remote.resolve import Resolver
 from fusec.session import Session
 from fusec.trace import Recorder
@@ -50,6 +51,14 @@ class Twin:
         resolver = Resolver(
             self.store, None, self.options, self.recorder, compile_local=eager_compile
         )
+        self.records: list[FrontRecord] = []
+        publish_front = resolver.publish_front
+
+        def recorded(record: FrontRecord) -> None:
+            self.records.append(record)
+            publish_front(record)
+
+        resolver.publish_front = recorded  # type: ignore[method-assign]
         self.session = Session(self.options, TARGET, resolver, eager_load, self.recorder)
         self.graphs: list[torch.fx.GraphModule] = []
 
