@@ -17,7 +17,7 @@ import torch
 from bench import accuracy, display, memory, peers, process
 from bench.cases import CASES, Workload
 from bench.step import Step
-from bench.timing import Times, interleave, speedup
+from bench.timing import against, interleave
 
 # Name -> seconds so far, by the wall or by the processor's account of this process.
 CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -48,20 +48,10 @@ def steady(arguments: argparse.Namespace) -> dict[str, Any]:
     )
     return {
         "times": {side: t.to_json() for side, t in times.items()},
-        "fusec_against": _ratios(times),
+        "fusec_against": against("fusec", times),
         "errors": {side: verdict.to_json() for side, verdict in verdicts.items()},
         "moved_bytes": work.moved,
         "eager_runs": peers.eager_runs("fusec"),
-    }
-
-
-def _ratios(times: dict[str, Times]) -> dict[str, object]:
-    if "fusec" not in times:
-        return {}
-    return {
-        side: vars(speedup(times["fusec"], other))
-        for side, other in times.items()
-        if side != "fusec"
     }
 
 

@@ -108,6 +108,17 @@ def speedup(ours: Times, peer: Times) -> Ratio:
     return Ratio(statistics.median(ratios), *quartiles(ratios))
 
 
+def against(ours: str, times: Mapping[str, Times]) -> dict[str, dict[str, float]]:
+    """For the JSON: the speedup of one side over each other; empty when it was not timed."""
+    if ours not in times:
+        return {}
+    return {
+        side: dict(vars(speedup(times[ours], other)))
+        for side, other in times.items()
+        if side != ours
+    }
+
+
 def geometric_mean(values: Sequence[float]) -> float:
     """Of positive numbers; raises StatisticsError for none."""
     return statistics.geometric_mean(values)
