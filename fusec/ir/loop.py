@@ -14,6 +14,7 @@ only uses axes of its computation and bound indirections, and types of operands 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -25,6 +26,7 @@ from fusec.ir.expr import Expr, Sym
 from fusec.ir.graph import Arg, SymbolRange
 
 _interned: WeakValueDictionary[tuple[object, ...], Scalar] = WeakValueDictionary()
+_intern_lock: Final = threading.Lock()
 
 
 class Scalar:
@@ -91,7 +93,11 @@ def _make(cls: type[Scalar], key: tuple[object, ...], dtype: str, size: int, **s
     node.key, node.dtype, node.size = key, dtype, min(size, _SATURATED)
     for name, value in slots.items():
         setattr(node, name, value)
-    _interned[key] = node
+    with _intern_lock:  # threads that ask at the same time get the same node
+        found = _interned.get(key)
+        if found is not None:
+            return found
+        _interned[key] = node
     return node
 
 

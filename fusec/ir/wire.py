@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgpack
@@ -58,7 +59,7 @@ def expr_to_wire(e: Expr) -> object:
 _BINARY: Final[dict[str, Callable[[Expr, Expr], Expr]]] = {
     "//": ex.floordiv,
     "%": ex.mod,
-    **{op: (lambda a, b, op=op: ex.compare(op, a, b)) for op in ("==", "!=", "<", "<=")},
+    **{op: partial(ex.compare, op) for op in ("==", "!=", "<", "<=")},
 }
 
 
@@ -88,7 +89,8 @@ def expr_from_wire(data: object, depth: int = 0) -> Expr:
         if op == "*":
             return ex.product(expr_from_wire(f, depth + 1) for f in rest)
         if op in _BINARY and len(rest) == 2:
-            return _BINARY[op](expr_from_wire(rest[0], depth + 1), expr_from_wire(rest[1], depth + 1))
+            left, right = (expr_from_wire(e, depth + 1) for e in rest)
+            return _BINARY[op](left, right)
         if op in ("min", "max") and rest:
             fold = ex.minimum if op == "min" else ex.maximum
             return fold(*(expr_from_wire(a, depth + 1) for a in rest))
