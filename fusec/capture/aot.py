@@ -35,11 +35,13 @@ CompileGraph = Callable[[Graph, str], Pending]
 
 @dataclass(frozen=True)
 class Part:
-    """One graph that AOTAutograd made. constants: how many inputs the client appends."""
+    """One graph that AOTAutograd made. constants: how many inputs the client appends; traces:
+    where its nodes come from, see `Exported`."""
 
     role: str
     graph: Graph
     constants: int
+    traces: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,9 @@ def trace(
             else:
                 count = len(exported.graph.outputs)
                 forward.append(seams.simple_forward(count, training=role == "forward"))
-            parts[role] = Part(role, exported.graph, len(exported.constants))
+            parts[role] = Part(
+                role, exported.graph, len(exported.constants), exported.traces
+            )
             slot = _Slot(compile_graph(exported.graph, role), exported.constants)
             slots.append(slot)
             return slot

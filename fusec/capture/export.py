@@ -7,7 +7,7 @@ tensors, sizes that only the data decides) raises CaptureUnsupported naming the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,10 +38,15 @@ MAX_CONSTANT_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Exported:
-    """graph: the graph; constants: tensors to append to its inputs at each call."""
+    """graph: the graph; constants: tensors to append to its inputs at each call.
+
+    traces: for each node the stack trace of the user's code that it comes from, where torch knows
+    it. For people only (`fusec.inspect`): no part of the graph, its bytes or any key.
+    """
 
     graph: Graph
     constants: tuple[torch.Tensor, ...]
+    traces: tuple[str | None, ...] = ()
 
 
 def export(gm: torch.fx.GraphModule) -> Exported:
@@ -61,6 +66,7 @@ class _Exporter:
         ]
         self.symbols = SymbolTable(seams.ranges_of(numbers))
         self.nodes: list[Node] = []
+        self.traces: list[str | None] = []  # beside `nodes`
         self.args: dict[torch.fx.Node, Arg] = {}
         self.constants: list[torch.Tensor] = []
 
@@ -82,10 +88,13 @@ class _Exporter:
                 outputs = tuple(self._arg(a) for a in n.args[0])
             elif n.op not in ("placeholder", "get_attr"):
                 raise CaptureUnsupported(f"a {n.op} node has no place in a graph", where=n.name)
-        graph = _without_dead_numbers(Graph(tuple(self.nodes), outputs, self.symbols.ranges))
+        whole = Graph(tuple(self.nodes), outputs, self.symbols.ranges)
+        kept = _live(whole)
+        graph = _only(whole, kept)
         verify_graph(graph)
         bindings(graph)
-        return Exported(graph, tuple(self.constants))
+        traces = tuple(self.traces[index] for index in kept)
+        return Exported(graph, tuple(self.constants), traces)
 
     def _named(self, n: torch.fx.Node, convert: Any) -> None:
         """Convert a node; a failure names it."""
@@ -98,6 +107,7 @@ class _Exporter:
 
     def _add(self, n: torch.fx.Node | None, node: Node) -> Ref:
         self.nodes.append(node)
+        self.traces.append(n.meta.get("stack_trace") if n is not None else None)
         ref = Ref(len(self.nodes) - 1)
         if n is not None:
             self.args[n] = ref
@@ -255,8 +265,8 @@ def _same(value: Any, default: Any) -> bool:
     )
 
 
-def _without_dead_numbers(graph: Graph) -> Graph:
-    """Drop calls that only made numbers which became expressions, and renumber."""
+def _live(graph: Graph) -> list[int]:
+    """Indices of all nodes but calls that only made numbers which became expressions."""
     used: set[int] = set()
     for output in graph.outputs:
         used.update(refs(output))
@@ -265,15 +275,16 @@ def _without_dead_numbers(graph: Graph) -> Graph:
         if node.op != "call" or not isinstance(node.type, ScalarType) or index in used:
             used.add(index)
             used.update(node_refs(node))
-    if len(used) == len(graph.nodes):
+    return sorted(used)
+
+
+def _only(graph: Graph, kept: Sequence[int]) -> Graph:
+    """The graph with only these nodes, in order, renumbered."""
+    if len(kept) == len(graph.nodes):
         return graph
-    moved: dict[int, int] = {}
-    kept: list[Node] = []
-    for index, node in enumerate(graph.nodes):
-        if index in used:
-            moved[index] = len(kept)
-            kept.append(_renumbered(node, moved))
-    return Graph(tuple(kept), tuple(_moved(o, moved) for o in graph.outputs), graph.symbols)
+    moved = {index: number for number, index in enumerate(kept)}
+    nodes = tuple(_renumbered(graph.nodes[index], moved) for index in kept)
+    return Graph(nodes, tuple(_moved(o, moved) for o in graph.outputs), graph.symbols)
 
 
 def _renumbered(node: Node, moved: Mapping[int, int]) -> Node:

@@ -17,7 +17,9 @@ from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr
 from fusec.ir.loop import BufferView, Compute, Load, LoopProgram, Op, Scalar, external_reads
 
-_LIGHT: Final = frozenset("add sub mul neg abs min max lt le gt ge eq ne and or xor not where".split())
+_LIGHT: Final = frozenset(
+    "add sub mul neg abs min max lt le gt ge eq ne and or xor not where".split()
+)
 MAX_BODY: Final = 192  # operations in one value; more would spill and be slow to compile
 
 
@@ -138,6 +140,7 @@ def _substitute(step: Compute, values: dict[int, Compute]) -> Compute:
     if not values:
         return step
     memo: dict[Scalar, Scalar] = {}
+    origin = set(step.origin)
     changed = False
 
     def leaf(node: Scalar) -> Scalar | None:
@@ -148,11 +151,12 @@ def _substitute(step: Compute, values: dict[int, Compute]) -> Compute:
         if producer is None:
             return None
         changed = True
+        origin.update(producer.origin)
         mapping: dict[Expr, Expr] = dict(zip(producer.axes, node.index, strict=True))
         return lp.reindex(producer.value, mapping, node.guard)
 
     value = lp.rewrite(step.value, leaf, memo)
-    return replace(step, value=value) if changed else step
+    return replace(step, value=value, origin=tuple(sorted(origin))) if changed else step
 
 
 def _sweep(program: LoopProgram) -> LoopProgram:
