@@ -24,7 +24,7 @@ from cache.store import Store
 from fusec.artifact.fingerprint import graph_fingerprint, kernel_key, toolchain
 from fusec.codegen.c_toolchain import compile_shared, compiler
 from fusec.codegen.cpu import cpu_emitter
-from fusec.codegen.host import build_host_plan
+from fusec.codegen.host import HostPlan, build_host_plan
 from fusec.codegen.kernel_source import KernelSource
 from fusec.codegen.runner import runner_source
 from fusec.errors import CodegenError, WireError
@@ -37,6 +37,7 @@ from fusec.options import Options, Target
 from fusec.runtime.format import ARTIFACT_FORMAT, PROGRAM_BLOB, RUNNER_BLOB
 from fusec.schedule.dissolve import dissolve
 from fusec.schedule.greedy import schedule
+from fusec.schedule.groups import Schedule
 from fusec.trace import Recorder
 
 __all__ = [
@@ -47,11 +48,11 @@ __all__ = [
     "compile_local",
     "kernel_store_key",
     "plan",
+    "stages",
 ]
 
 COMPILE_TIMEOUT_S: Final = 120.0
 MAX_PLAN_BYTES: Final = 256 << 20
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,17 @@ def plan(graph: Graph, target: Target, options: Options, *, recorder: Recorder) 
 
     Raises CompilerError for a graph or a target that cannot be compiled.
     """
+    grouped, host = stages(graph, target, options, recorder=recorder)
+    with recorder.span("codegen"):
+        encoded = program_to_bytes(host.program)
+    kernels = (*host.kernels, runner_source(target.isa))
+    return Plan(encoded, kernels, report(grouped, host))
+
+
+def stages(
+    graph: Graph, target: Target, options: Options, *, recorder: Recorder
+) -> tuple[Schedule, HostPlan]:
+    """What a plan is made of: the groups, and their kernels and program. Raises as `plan` does."""
     if target.device != "cpu":
         raise CodegenError(f"no code generator for {target.device}", hint="targets: cpu")
     with recorder.span("lower"):
@@ -102,9 +114,7 @@ def plan(graph: Graph, target: Target, options: Options, *, recorder: Recorder) 
         grouped = schedule(dissolve(program), fusion=options.fusion)
     with recorder.span("codegen"):
         host = build_host_plan(grouped, cpu_emitter(target.isa))
-        encoded = program_to_bytes(host.program)
-    kernels = (*host.kernels, runner_source(target.isa))
-    return Plan(encoded, kernels, report(grouped, host))
+    return grouped, host
 
 
 def kernel_store_key(kernel: KernelSource, target: Target) -> str:
