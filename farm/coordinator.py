@@ -103,7 +103,8 @@ class Coordinator:
     def leave(self, fingerprint: str, waiter: str) -> None:
         """A waiter goes; the last one takes the job with it."""
         if self._book.leave(fingerprint, waiter, self._clock()):
-            task = self._tasks.get(fingerprint)
+            # Out of the list at once: the same graph may be submitted again before it unwinds.
+            task = self._tasks.pop(fingerprint, None)
             if task is not None:
                 task.cancel()
             self._changed(fingerprint)
@@ -171,6 +172,14 @@ class Coordinator:
         self._changed(job.fingerprint)
         self._count_end(job.fingerprint)
         seconds = self._clock() - current.submitted_at
+        log.info(
+            "job %s done in %.2f s: %d kernels, %d more waited",
+            job.fingerprint[:12],
+            seconds,
+            current.kernels_total,
+            current.merged,
+            extra={"action": "done"},
+        )
         self._job_seconds.add(seconds)
         self.metrics.stage_seconds.labels("total").observe(seconds)
         self.metrics.seconds_saved.inc(seconds * current.merged)
@@ -249,14 +258,13 @@ class Coordinator:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.error("a job was lost", exc_info=error, extra={"action": "lost"})
-        if self._tasks.get(fingerprint) is not task:
-            return  # cancelled, and submitted again before this task had unwound
-        del self._tasks[fingerprint]
-        self._fail(
-            fingerprint,
-            ErrorKind.CANCELLED if task.cancelled() else ErrorKind.INTERNAL,
-            f"{type(error).__name__}: {error}" if error else "the job was stopped",
-        )
+        if self._tasks.get(fingerprint) is task:
+            del self._tasks[fingerprint]
+            self._fail(
+                fingerprint,
+                ErrorKind.CANCELLED if task.cancelled() else ErrorKind.INTERNAL,
+                f"{type(error).__name__}: {error}" if error else "the job was stopped",
+            )
         self._dispatch()
 
     def _changed(self, fingerprint: str) -> None:

@@ -157,7 +157,7 @@ async def _publish_front(farm: Coordinator, record: FrontRecord) -> Response:
 
 
 async def _poll(farm: Coordinator, request: Request, fingerprint: str) -> Response:
-    params = request.params()
+    params = _params(request)
     waiter = params.get("waiter", "")
     if waiter and not is_waiter(waiter):
         raise WireError("the waiter's name is not 1 to 64 letters, digits, - or _")
@@ -169,7 +169,7 @@ async def _poll(farm: Coordinator, request: Request, fingerprint: str) -> Respon
 
 
 def _cancel(farm: Coordinator, request: Request, fingerprint: str) -> Response:
-    waiter = request.params().get("waiter", "")
+    waiter = _params(request).get("waiter", "")
     if not is_waiter(waiter):
         raise WireError("a cancel must name its waiter: ?waiter=ID")
     farm.leave(fingerprint, waiter)
@@ -179,6 +179,13 @@ def _cancel(farm: Coordinator, request: Request, fingerprint: str) -> Response:
 def _authorise(config: FarmConfig, request: Request) -> None:
     if config.token and role_of(config.grants(), request.headers.get("authorization", "")) is None:
         raise Refused(401, Refusal("Refused", "the cache service's token for the farm is needed"))
+
+
+def _params(request: Request) -> dict[str, str]:
+    try:
+        return request.params()
+    except ValueError as error:
+        raise WireError("the query has too many parameters") from error
 
 
 def _number(params: dict[str, str], name: str) -> float:

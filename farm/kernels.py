@@ -69,11 +69,15 @@ class KernelBuilds:
         for flight in flights:
             flight.wanted -= 1
         for flight in flights:
-            task = flight.batch
-            if task is not None and not task.done() and not any(p.wanted for p in flight.peers):
-                for peer in flight.peers:
-                    self._flights.pop(peer.key, None)
-                task.cancel()
+            task, peers = flight.batch, flight.peers
+            if task is None or task.done() or any(peer.wanted for peer in peers):
+                continue
+            building = [peer for peer in peers if self._flights.get(peer.key) is peer]
+            if not building:
+                continue  # all built: let it publish them
+            for peer in building:
+                del self._flights[peer.key]
+            task.cancel()
 
     async def close(self) -> None:
         """Stop every build."""

@@ -95,6 +95,8 @@ def _connect(address: str, workers: int) -> None:
         return
     ray.init(
         address="local",
+        # Else Ray asks a public name server which address this machine has.
+        _node_ip_address="127.0.0.1",
         num_cpus=workers,
         num_gpus=0,
         include_dashboard=False,

@@ -148,7 +148,7 @@ class Resolver:
         Drops it from the local store. Raises PolicyError, CompilerError.
         """
         self._notices.fault("corrupt", "unloadable", error, _COMPILED_HERE)
-        self._tiers.local.delete_entry(job.key)
+        self._tiers.drop(job.key)
         return self._means.compile_here(job, error)
 
     def publish_front(self, record: FrontRecord) -> None:
@@ -167,11 +167,12 @@ class Resolver:
             self._means.farm_fault(error, "other processes will not find this front key")
 
     def close(self) -> None:
-        """Take back every graph that is still in flight."""
+        """Take back every graph in flight; write what the local store is still to be given."""
         with self._lock:
             tickets = list(self._in_flight.values())
         for ticket in tickets:
             ticket.cancel()
+        self._tiers.flush()
         if self._remote is not None:
             self._remote.close()
 

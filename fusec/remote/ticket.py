@@ -14,7 +14,7 @@ from fusec.ir.graph import Graph
 from fusec.options import Options, Target
 from fusec.remote.farm import Cause, FarmClient, FarmUnavailable
 from fusec.remote.jobs import GraphJob
-from fusec.remote.notices import Notices
+from fusec.remote.notices import UNREACHABLE, Notices
 from fusec.remote.progress import Progress
 from fusec.remote.protocol import FarmJob, JobStatus
 from fusec.remote.tiers import Source, Tiers
@@ -60,7 +60,10 @@ class Means:
     def farm_fault(self, error: RemoteError, consequence: str = _COMPILED_HERE) -> None:
         """Count what the farm did not do, and tell it once a cause."""
         cause = error.cause if isinstance(error, FarmUnavailable) else Cause.FAILED
-        self.notices.fault("remote_errors", f"farm-{cause}", error, consequence)
+        # A cache service that is down takes the farm behind it along: that is one fault.
+        follows = cause in (Cause.UNREACHABLE, Cause.BAD_REPLY)
+        covered = UNREACHABLE if follows else None
+        self.notices.fault("remote_errors", f"farm-{cause}", error, consequence, covered_by=covered)
 
 
 class Ticket:
@@ -76,6 +79,7 @@ class Ticket:
         self._on_end = on_end
         self._users = 1
         self._lock = threading.Lock()
+        self._counting = threading.Lock()
         self._started = threading.Event()
         self._found: Found | None = None
         self._status: JobStatus | None = None
@@ -107,9 +111,10 @@ class Ticket:
 
     def cancel(self) -> None:
         """One user less. After the last one the farm is told, and `result` compiles here."""
-        self._users -= 1
-        if self._users > 0:
-            return
+        with self._counting:
+            self._users -= 1
+            if self._users > 0:
+                return
         self._on_end(self)
         farm, job = self._means.farm, self._at_farm
         self._at_farm = None
@@ -132,7 +137,8 @@ class Ticket:
 
     def share(self) -> Ticket:
         """The same ticket for one more user."""
-        self._users += 1
+        with self._counting:
+            self._users += 1
         return self
 
     def _submit(self, farm: FarmClient) -> None:
@@ -186,7 +192,7 @@ class Ticket:
             self._at_farm = None
             if not over:  # also when the user interrupts the wait
                 farm.cancel(farm_job.fingerprint)
-        found = means.tiers.fetch([self.job.key]).get(self.job.key)
+        found = means.tiers.fetch([self.job.key], again=True).get(self.job.key)
         if found is None:
             text = "the farm is done, but its artifact cannot be read from the cache service"
             self._gave_up(FarmUnavailable(text, Cause.BAD_REPLY))

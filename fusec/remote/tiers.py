@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from cache.artifacts import Found, Miss, lookup_many, publish
+from cache.artifacts import Found, Miss, lookup_many
 from cache.client import CacheClient
-from cache.errors import CacheError, Corrupt, NewerVersion
+from cache.errors import CacheError, Corrupt, NewerVersion, NotReachable
 from cache.manifest import Manifest
 from cache.store import Store
 from fusec.errors import WireError
 from fusec.remote.best_effort import BestEffortStore
 from fusec.remote.jobs import FrontRecord
-from fusec.remote.notices import Notices
+from fusec.remote.keeper import Keeper
+from fusec.remote.notices import UNREACHABLE, Notices
 from fusec.trace import Recorder
 
 _PASSED_OVER: Final = "it counts as a miss"
@@ -53,6 +54,7 @@ class Tiers:
         self, local: Store, remote: CacheClient | None, notices: Notices, recorder: Recorder
     ) -> None:
         self.local = BestEffortStore(local, notices)
+        self._keeper = Keeper(self.local)
         self._remote = remote
         self._notices = notices
         self._recorder = recorder
@@ -60,25 +62,39 @@ class Tiers:
     def find(self, keys: Sequence[str]) -> dict[str, tuple[Found, Source]]:
         """What exists among the keys, and where it was."""
         with self._recorder.span("lookup"):
-            here = lookup_many(self.local, keys, on_miss=self._on_miss)
+            here = self._keeper.waiting(keys)
+            rest = [key for key in keys if key not in here]
+            here.update(lookup_many(self.local, rest, on_miss=self._on_miss))
         found = {key: (item, Source.LOCAL_STORE) for key, item in here.items()}
         for key, item in self.fetch([key for key in keys if key not in here]).items():
             found[key] = (item, Source.REMOTE_STORE)
         return found
 
-    def fetch(self, keys: Sequence[str]) -> dict[str, Found]:
-        """What the cache service has among the keys; it is kept locally."""
+    def fetch(self, keys: Sequence[str], *, again: bool = False) -> dict[str, Found]:
+        """What the cache service has among the keys; it is kept locally.
+
+        again: what is absent was published just now, so ask once more: a read that began before
+        may have answered for this one too.
+        """
+        absent: list[str] = []
+
+        def on_miss(key: str, reason: Miss) -> None:
+            if reason is Miss.ABSENT:
+                absent.append(key)
+            self._on_miss(key, reason)
+
         if self._remote is None or not keys:
             return {}
         try:
             with self._recorder.span("fetch"):
-                fetched = self._remote.lookup_many(keys, on_miss=self._on_miss)
+                fetched = self._remote.lookup_many(keys, on_miss=on_miss)
         except CacheError as error:
-            self._notices.fault(_counter(error), type(error).__name__, error, _GOES_ON)
+            cause = UNREACHABLE if isinstance(error, NotReachable) else type(error).__name__
+            self._notices.fault(_counter(error), cause, error, _GOES_ON)
             return {}
         for key, item in fetched.items():
-            publish(self.local, key, item.manifest, item.blobs)
-        return fetched
+            self._keeper.keep(key, item)
+        return {**fetched, **self.fetch(absent)} if again else fetched
 
     def front(self, key: str) -> FrontFound | None:
         """The record under a front key with all its parts; None when anything is missing."""
@@ -103,7 +119,15 @@ class Tiers:
     def keep_front(self, record: FrontRecord) -> None:
         """Write a front record to the local store. Raises WireError over the limits."""
         manifest = Manifest(kind="front", blobs=(), meta=record.encode())
-        publish(self.local, record.key, manifest, {})
+        self._keeper.keep(record.key, Found(manifest, {}))
+
+    def drop(self, key: str) -> None:
+        """Remove an artifact that is of no use from the local store."""
+        self._keeper.drop(key)
+
+    def flush(self) -> None:
+        """Wait until the local store has all that was found afar."""
+        self._keeper.flush()
 
     def _on_miss(self, key: str, reason: Miss) -> None:
         if reason is Miss.CORRUPT:

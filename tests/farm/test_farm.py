@@ -89,6 +89,24 @@ def test_thirty_two_submits_are_one_compile(
     assert _metric(farm, "fusec_farm_inflight_merges_total") > 0
 
 
+def test_kernels_are_published_though_their_job_is_over(
+    client: NewClient, stages: TinyStages
+) -> None:
+    class Slow(MemoryStore):
+        def put_entry(self, key: str, manifest_bytes: bytes) -> bool:
+            if key.startswith("kernel/"):
+                time.sleep(0.3)
+            return super().put_entry(key, manifest_bytes)
+
+    store = Slow()
+    with embedded_farm(stages=stages, workers=2, store=store) as farm:
+        _compile(client(farm.url, stages.compile_local), "t.a")
+        deadline = time.monotonic() + 5.0
+        while store.describe()["entries"] != 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert store.describe()["entries"] == 2, "the graph and its kernel"
+
+
 def test_two_graphs_in_flight_share_their_kernels(
     client: NewClient, farm: EmbeddedFarm, stages: TinyStages
 ) -> None:
@@ -127,7 +145,9 @@ def test_cancel_by_the_last_waiter_stops_the_job(client: NewClient, tmp_path: Pa
         alone = one.resolver.submit(graph_job("t.slow2", "t.slow3", "t.slow4", "t.slow5"))
         time.sleep(0.2)
         alone.cancel()
-        assert _metric(farm, 'fusec_farm_jobs_total{state="failed"}') == 1
+        again = one.resolver.submit(graph_job("t.slow2", "t.slow3", "t.slow4", "t.slow5"))
+        again.cancel()
+        assert _metric(farm, 'fusec_farm_jobs_total{state="failed"}') == 2
         time.sleep(0.8)
         assert len([e for e in stages.events() if e.startswith("build t.slow")]) <= 3, (
             "the builds that had not begun must not begin"
@@ -296,6 +316,7 @@ def test_fronts_are_published_once_their_parts_exist(
     assert front.record == record
     assert operators(front.parts["bw"]) == ["t.b"]
     assert fresh.counters() == {"front_hits": 1, "graph_hits": 2}
+    fresh.resolver.close()
     offline = client(None, stages.compile_local, local=fresh.local)
     assert offline.resolver.lookup_front(record.key) is not None, "kept locally with its parts"
 

@@ -105,7 +105,7 @@ def test_an_unreachable_remote(
     assert here.counters()["local_compiles"] == 10
     assert here.counters()["remote_errors"] >= 10
     told = _warnings(caplog)
-    assert len(told) <= 2, "the service and the farm behind it: one warning each at most"
+    assert len(told) == 1, "the farm behind a dead service is the same fault"
     assert "127.0.0.1:1" in told[0]
 
 
@@ -120,7 +120,7 @@ def test_a_silent_remote_costs_its_budget_once(
             assert _compile(here, f"t.n{number}") is Source.COMPILED_HERE
         assert time.monotonic() - started < 2.0
     assert here.counters()["local_compiles"] == 5
-    assert 1 <= len(_warnings(caplog)) <= 2
+    assert len(_warnings(caplog)) == 1
 
 
 def test_a_remote_that_answers_500(
@@ -142,7 +142,7 @@ def test_a_remote_that_answers_500(
         assert _compile(here, "t.c") is Source.COMPILED_HERE
     assert here.counters()["local_compiles"] == 2
     assert here.counters()["remote_errors"] >= 2
-    assert 1 <= len(_warnings(caplog)) <= 2
+    assert len(_warnings(caplog)) == 1
     assert "500" in _warnings(caplog)[0]
 
 
