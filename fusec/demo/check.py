@@ -28,8 +28,8 @@ COLD_WORK = (
 # Counters that must be zero in the cold process: it compiles, but on the farm.
 NOT_ON_THE_FARM = ("lowerings", "kernel_compiles", "local_compiles", "fallbacks_to_eager")
 TWICE = 2.0
-# What a value may be off by, whatever eager's error happens to be: a few roundings of its own dtype,
-# or one of the lowest dtype in the model (a float32 loss of bfloat16 logits).
+# What a value may be off by, whatever eager's error happens to be: a few roundings of its own
+# dtype, or one of the lowest dtype in the model (a float32 loss of bfloat16 logits).
 OWN_ROUNDINGS = 4.0
 
 
