@@ -295,8 +295,7 @@ class Scope:
         step = self._coefficient(offset)
         if not self.vector or step == 0:
             self.emit(
-                frame.call(f"st_{argument.dtype}", f"{pointer} + {self.c(offset)}", name, "1")
-                + ";"
+                frame.call(f"st_{argument.dtype}", f"{pointer} + {self.c(offset)}", name, "1") + ";"
             )
         elif step == 1:
             self.emit(
@@ -309,9 +308,8 @@ class Scope:
             items = frame.fresh()
             self.emit(f"{STORAGE[argument.dtype]} {items}[{frame.lanes}];")
             self.emit(frame.call(f"st_{argument.dtype}", items, name, str(frame.lanes)) + ";")
-            self.emit(
-                f"for (int l = 0; l < {self.count}; l++) {pointer}[{self.c(offset, 'l')}] = {items}[l];"
-            )
+            place = f"{pointer}[{self.c(offset, 'l')}]"
+            self.emit(f"for (int l = 0; l < {self.count}; l++) {place} = {items}[l];")
 
 
 def narrow_index(node: Op) -> Expr | None:
@@ -324,7 +322,7 @@ def narrow_index(node: Op) -> Expr | None:
 
 def fits_int32(e: Expr) -> bool:
     low, high = ex.bounds(e)
-    return low is not None and high is not None and -_INT32 <= low and high <= _INT32
+    return low is not None and high is not None and low >= -_INT32 and high <= _INT32
 
 
 def _symbols(node: Scalar) -> set[Sym]:

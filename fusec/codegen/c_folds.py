@@ -1,8 +1,8 @@
 """Reductions inside a C kernel: totals, the partial results of each copy, how they come together.
 
-A fold has a total ``a<k>`` and one partial result ``p<k>_<copy>`` a copy of the body. Partial results
-go into the total every few dozen additions, so that a long float sum loses no more than a blocked
-one does.
+A fold has a total ``a<k>`` and one partial result ``p<k>_<copy>`` a copy of the body. Partial
+results go into the total every few dozen additions, so that a long float sum loses no more than a
+blocked one does.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The function's C type is ``void name(void **buffers, const long *sizes)``. Two forms: *rows*, with
 lanes along the innermost loop (a row a thread at a time, lanes added up at its end; a kernel that
-folds nothing has this form too), and *strips*, with lanes along a kept axis beside the folds (a strip
-of columns at a time, each lane its own result).
+folds nothing has this form too), and *strips*, with lanes along a kept axis beside the folds (a
+strip of columns at a time, each lane its own result).
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ class _Emitter:
     def _of(self, stage: int, *, inner: bool) -> list[Statement]:
         """Statements of a stage; stores that overwrite an input come last."""
         found = [s for s in self.loop.statements if s.stage == stage and s.inner == inner]
-        return sorted(found, key=lambda s: s.fold is None and self.loop.buffers[s.buffer].alias_of >= 0)
+        buffers = self.loop.buffers
+        return sorted(found, key=lambda s: s.fold is None and buffers[s.buffer].alias_of >= 0)
 
     # -- rows ---------------------------------------------------------------------------------
 
@@ -259,7 +260,8 @@ class _Emitter:
             scope.known[node] = name
 
     def _keep_row(self, scope: Scope, statements: list[Statement]) -> None:
-        for node in sorted(self._computed(statements) - self.kept_rows, key=self.scratch.__getitem__):
+        fresh = self._computed(statements) - self.kept_rows
+        for node in sorted(fresh, key=self.scratch.__getitem__):
             place = f"{self.scratch[node]} + {self._row_place(scope)}"
             value = scope.value(node)
             scope.emit(self.frame.call(f"st_{node.dtype}", place, value, scope.count) + ";")

@@ -11,7 +11,7 @@ from fusec.ir import loop as lp
 from fusec.ir.expr import Expr
 from fusec.ir.kernel import KernelLoop
 from fusec.ir.loop import BufferView, Compute, External, ExternArg, LoopProgram
-from fusec.ir.program import Call, Constant, Launch, Program, ProgramStep, Slot
+from fusec.ir.program import Call, Constant, Launch, Program, ProgramStep
 from fusec.schedule.axes import simplify_axes
 from fusec.schedule.group_key import group_key
 from fusec.schedule.groups import Group, Schedule
@@ -65,7 +65,7 @@ def build_host_plan(schedule: Schedule, emit: Emit) -> HostPlan:
     memory = plan_memory(program, uses)
     numbering = {buffer: number for number, buffer in enumerate(memory.slots)}
     slots = tuple(
-        Slot(s.kind, numbering[s.number] if s.kind == "alias" else s.number, s.dtype, s.shape, s.stride)
+        replace(s, number=numbering[s.number]) if s.kind == "alias" else s
         for s in memory.slots.values()
     )
     kernels: dict[str, KernelSource] = {}
@@ -85,8 +85,10 @@ def build_host_plan(schedule: Schedule, emit: Emit) -> HostPlan:
             )
         elif isinstance(step, External) and step.reason == "constant":
             data = step.args[0]
-            assert isinstance(data, bytes) and step.outputs[0] is not None
-            constants.append(Constant(numbering[step.outputs[0]], data))
+            (output,) = step.outputs
+            assert isinstance(data, bytes)
+            assert output is not None
+            constants.append(Constant(numbering[output], data))
         elif isinstance(step, External):
             steps.append(_call(step, numbering, free))
     sources = tuple(kernels.values())
@@ -135,9 +137,7 @@ def _external_use(step: External) -> Use:
     return Use(makes, reads, calls=step.target not in OUT_FORMS)
 
 
-def _group_use(
-    program: LoopProgram, group: Group, made: Emitted, needed: frozenset[int]
-) -> Use:
+def _group_use(program: LoopProgram, group: Group, made: Emitted, needed: frozenset[int]) -> Use:
     makes = []
     for number in group.members:
         step = program.steps[number]
@@ -170,5 +170,3 @@ def _extern(arg: ExternArg, numbering: dict[int, int]) -> ExternArg:
     if isinstance(arg, tuple):
         return tuple(_extern(a, numbering) for a in arg)
     return arg
-
-

@@ -38,6 +38,6 @@ class KernelSource:
             body = msgpack.unpackb(data, raw=False)
         except (ValueError, msgpack.UnpackException) as error:
             raise WireError(f"a kernel source does not decode: {error}") from error
-        if not isinstance(body, list) or len(body) != 3 or not all(isinstance(x, str) for x in body):
+        if not isinstance(body, list) or [type(x) for x in body] != [str, str, str]:
             raise WireError("a kernel source is malformed")
         return cls(*body)

@@ -1,7 +1,7 @@
 """The native runner: a whole run of kernel launches in one call from Python.
 
-It is a kernel like any other to the farm and the store: built once for an ISA level, shared by every
-artifact by its digest, so that a client needs no compiler to have it.
+It is a kernel like any other to the farm and the store: built once for an ISA level, shared by
+every artifact by its digest, so that a client needs no compiler to have it.
 """
 
 from __future__ import annotations

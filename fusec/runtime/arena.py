@@ -10,6 +10,8 @@ import threading
 
 import torch
 
+from fusec.runtime.pages import prefer_large_pages
+
 
 class _PerThread(threading.local):
     block: torch.Tensor | None = None
@@ -43,6 +45,7 @@ def lease(size: int) -> Lease:
     if state.block is None or state.block.numel() < size:
         state.block = None  # give the old one back before asking for more
         state.block = torch.empty(size, dtype=torch.uint8)
+        prefer_large_pages(state.block, size)
         state.generation = _next_generation()
     state.busy = True
     return Lease(state.block, state.generation, shared=True)

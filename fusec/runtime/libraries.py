@@ -1,8 +1,8 @@
 """Kernel binaries into this process: shared libraries opened from memory, once each.
 
 A binary never touches the file system: it goes into an anonymous file (memfd) and is opened from
-there. What a kernel needs from the process (OpenMP, libm) is resolved against torch's own copies, so
-that there is one thread pool.
+there. What a kernel needs from the process (OpenMP, libm) is resolved against torch's own copies,
+so that there is one thread pool.
 """
 
 from __future__ import annotations

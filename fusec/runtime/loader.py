@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cache.artifacts import Found
+from fusec.codegen.runner import RUNNER_NAME
 from fusec.errors import LoadError
 from fusec.ir.program_wire import program_from_bytes
-from fusec.codegen.runner import RUNNER_NAME
 from fusec.runtime.format import PROGRAM_BLOB, RUNNER_BLOB
 from fusec.runtime.libraries import function_address
 from fusec.runtime.program import ProgramRunner

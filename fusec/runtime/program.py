@@ -22,6 +22,7 @@ from fusec.ir.loop import BufferView, ExternArg
 from fusec.ir.program import Call, Launch, Program, Slot
 from fusec.runtime.arena import Lease, lease
 from fusec.runtime.operators import TORCH_DTYPES, attribute, operator, returns_view
+from fusec.runtime.pages import LARGE, prefer_large_pages
 
 Sizes = Mapping[str, int]
 
@@ -108,9 +109,7 @@ class ProgramRunner:
         )(runner)
         self._symbols = _bindings(program)
         self._dynamic = bool(program.symbols)
-        self._inputs = [
-            (position, slot) for position, slot in enumerate(program.inputs) if isinstance(slot, int)
-        ]
+        self._inputs = [(p, slot) for p, slot in enumerate(program.inputs) if isinstance(slot, int)]
         self._constants = [
             (c.slot, _constant(program.slots[c.slot], c.data)) for c in program.constants
         ]
@@ -174,8 +173,8 @@ class ProgramRunner:
         """Runs of launches become one step each; a slot made or freed in between splits a run."""
         made: list[Callable[[_Frame], None]] = []
         position = 0
-        numbered = list(enumerate(self.program.steps))
-        for is_launch, run in itertools.groupby(numbered, key=lambda item: isinstance(item[1], Launch)):
+        numbered = enumerate(self.program.steps)
+        for is_launch, run in itertools.groupby(numbered, lambda item: isinstance(item[1], Launch)):
             steps = list(run)
             if is_launch:
                 made.append(self._launch_run(position, steps))
@@ -207,10 +206,17 @@ class ProgramRunner:
         slot = self.program.slots[number]
         dtype = TORCH_DTYPES[slot.dtype]
         fixed = _numbers(slot)
+        bytes_of = 0
+        if fixed is not None:
+            sample = torch.empty_strided(*fixed, dtype=dtype, device="meta")
+            bytes_of = sample.untyped_storage().nbytes()
 
         def allocate(frame: _Frame) -> None:
             shape, stride = fixed or _numbers_at(slot, frame.sizes)
             tensor = torch.empty_strided(shape, stride, dtype=dtype)
+            size = bytes_of or tensor.untyped_storage().nbytes()
+            if size >= LARGE:
+                prefer_large_pages(tensor, size)
             frame.tensors[number] = tensor
             frame.table[number] = tensor.data_ptr()
 
@@ -373,24 +379,31 @@ def _constant(slot: Slot, data: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype).reshape(shape)
 
 
+def _number_at(position: int) -> Callable[[list[Any]], int]:
+    return lambda inputs: int(inputs[position])
+
+
+def _size_at(position: int, dim: int) -> Callable[[list[Any]], int]:
+    return lambda inputs: int(inputs[position].shape[dim])
+
+
+def _stride_at(position: int, dim: int) -> Callable[[list[Any]], int]:
+    return lambda inputs: int(inputs[position].stride(dim))
+
+
 def _bindings(program: Program) -> list[tuple[str, Callable[[list[Any]], int]]]:
     """For each symbol how to read it from the inputs. Raises LoadError where none has it."""
     found: dict[str, Callable[[list[Any]], int]] = {}
     for position, item in enumerate(program.inputs):
         if isinstance(item, ex.Sym):
-            found.setdefault(item.name, lambda inputs, p=position: int(inputs[p]))
+            found.setdefault(item.name, _number_at(position))
         elif isinstance(item, int):
             slot = program.slots[item]
-            for dim, size in enumerate(slot.shape):
+            for dim, (size, step) in enumerate(zip(slot.shape, slot.stride, strict=True)):
                 if isinstance(size, ex.Sym):
-                    found.setdefault(
-                        size.name, lambda inputs, p=position, d=dim: int(inputs[p].shape[d])
-                    )
-            for dim, step in enumerate(slot.stride):
+                    found.setdefault(size.name, _size_at(position, dim))
                 if isinstance(step, ex.Sym):
-                    found.setdefault(
-                        step.name, lambda inputs, p=position, d=dim: int(inputs[p].stride(d))
-                    )
+                    found.setdefault(step.name, _stride_at(position, dim))
     missing = [s.name for s in program.symbols if s.name not in found]
     if missing:
         raise LoadError(f"no input tells the size {missing[0]}")
@@ -402,8 +415,10 @@ def _fresh_before(program: Program) -> list[list[int]]:
     seen: set[int] = set()
     fresh: list[list[int]] = []
     for step in program.steps:
-        used = list(step.slots) if isinstance(step, Launch) else [o for o in step.outputs if o is not None]
-        first = [u for u in used if program.slots[u].kind == "fresh" and u not in seen]
+        used = step.slots if isinstance(step, Launch) else step.outputs
+        first = [
+            u for u in used if u is not None and program.slots[u].kind == "fresh" and u not in seen
+        ]
         seen.update(first)
         fresh.append(first)
     return fresh

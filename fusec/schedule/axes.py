@@ -1,8 +1,8 @@
 """Rewrites of a kernel's axes that make its index arithmetic simple.
 
 `split_axes` cuts an axis where an index divides it or compares it with a boundary:
-``x // 64`` and ``x % 64`` over ``x < 512`` become two axes. `merge_axes` joins neighbours that every
-index walks as one: ``64·a + b`` everywhere becomes one axis.
+``x // 64`` and ``x % 64`` over ``x < 512`` become two axes. `merge_axes` joins neighbours that
+every index walks as one: ``64·a + b`` everywhere becomes one axis.
 """
 
 from __future__ import annotations
@@ -78,9 +78,11 @@ def _cuts(e: Expr, divisor: int) -> list[tuple[Sym, int]]:
 def _boundary(atom: Binary) -> list[tuple[Sym, int]]:
     """For ``axis < boundary`` and the like with a constant: cut at the boundary."""
     const, terms = ex.linear_terms(atom.left - atom.right)
-    if len(terms) != 1 or not isinstance(terms[0][0], Sym) or abs(terms[0][1]) != 1:
+    if len(terms) != 1:
         return []
     axis, coefficient = terms[0]
+    if not isinstance(axis, Sym) or abs(coefficient) != 1:
+        return []
     edge = -const * coefficient
     if atom.op == "<=":
         edge = edge + 1 if coefficient > 0 else edge
@@ -116,10 +118,10 @@ def _walked_as_one(loop: KernelLoop, outer: Sym, inner: Sym) -> bool:
     assert inner.upper is not None
     for e in expressions(loop):
         _, terms = ex.linear_terms(e)
-        coefficient: dict[Sym, Expr] = {outer: ex.ZERO, inner: ex.ZERO}
+        coefficient: dict[Expr, Expr] = {outer: ex.ZERO, inner: ex.ZERO}
         for atom, c in terms:
             if atom is outer or atom is inner:
-                coefficient[atom] = coefficient[atom] + c  # type: ignore[index]
+                coefficient[atom] = coefficient[atom] + c
                 continue
             inside = [s for s in ex.symbols(atom) if s is outer or s is inner]
             if not inside:
@@ -137,7 +139,8 @@ def _walked_as_one(loop: KernelLoop, outer: Sym, inner: Sym) -> bool:
 
 def _merge(loop: KernelLoop, position: int) -> KernelLoop:
     outer, inner = loop.axes[position], loop.axes[position + 1]
-    assert outer.upper is not None and inner.upper is not None
+    assert outer.upper is not None
+    assert inner.upper is not None
     joined = _sym(f"{outer.name}{inner.name}", outer.upper * inner.upper)
     axes = (*loop.axes[:position], joined, *loop.axes[position + 2 :])
     folded = loop.folded

@@ -138,8 +138,8 @@ class _Greedy:
             if writer is not None:
                 found.add(self.group_of[writer])
             found.update(self.readers.get(buffer, ())[-MAX_CANDIDATES:])
-        usable = [self.groups[g] for g in sorted(found, reverse=True) if self.groups[g].space is not None]
-        return usable[:MAX_CANDIDATES]
+        latest = (self.groups[g] for g in sorted(found, reverse=True))
+        return [g for g in latest if g.space is not None][:MAX_CANDIDATES]
 
     def _shared_bytes(self, group: _Open, number: int) -> int:
         shared = self.dependencies.reads[number] & (group.writes | group.reads)
@@ -226,9 +226,8 @@ class _Greedy:
         own = self.program.buffers[step.output]
         if own.kind == "alias" and own.base in group.reads:
             return True
-        bases = {
-            self.program.buffers[b].base for b in group.writes if self.program.buffers[b].kind == "alias"
-        }
+        written = (self.program.buffers[b] for b in group.writes)
+        bases = {found.base for found in written if found.kind == "alias"}
         reads = {load.buffer for load in lp.loads(step.value)}
         return bool(bases & reads)
 
@@ -281,6 +280,10 @@ def _refine_kept(space: Space, kept: tuple[Expr, ...]) -> Space:
 
 
 def _sizes(space: Space) -> str:
-    return "(" + ", ".join(
-        f"fold {s}" if f else str(s) for s, f in zip(space.sizes, space.folded, strict=True)
-    ) + ")"
+    return (
+        "("
+        + ", ".join(
+            f"fold {s}" if f else str(s) for s, f in zip(space.sizes, space.folded, strict=True)
+        )
+        + ")"
+    )

@@ -41,9 +41,9 @@ def read_outside(schedule: Schedule) -> dict[int, frozenset[int]]:
             for buffer in reads:
                 if buffer in maker and maker[buffer] != position:
                     needed[maker[buffer]].add(buffer)
-    for output in program.outputs:
-        if isinstance(output, BufferView) and output.buffer in maker:
-            needed[maker[output.buffer]].add(output.buffer)
+    for returned in program.outputs:
+        if isinstance(returned, BufferView) and returned.buffer in maker:
+            needed[maker[returned.buffer]].add(returned.buffer)
     for buffer, position in maker.items():
         if program.buffers[buffer].kind == "alias":
             needed[position].add(buffer)
@@ -113,5 +113,3 @@ def _stage(value: Scalar, stage_of: dict[int, int]) -> int:
     return max(
         (stage_of[n.buffer] for n in lp.walk((value,)) if isinstance(n, lp.Reduced)), default=0
     )
-
-

@@ -81,11 +81,9 @@ def plan_memory(program: LoopProgram, uses: Iterable[Use]) -> MemoryPlan:
     returned = {o.buffer for o in program.outputs if isinstance(o, BufferView)}
     last = _last_use(program, steps)
     slots: dict[int, Slot] = {}
-    position = 0
-    for number in program.inputs:
-        if isinstance(number, int):
-            slots[number] = _slot("input", position, program.buffers[number])
-        position += 1
+    for position, taken in enumerate(program.inputs):
+        if isinstance(taken, int):
+            slots[taken] = _slot("input", position, program.buffers[taken])
     arena = _FreeList()
     dying: dict[int, list[int]] = {}
     for buffer, step in last.items():

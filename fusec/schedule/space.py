@@ -1,8 +1,8 @@
 """Iteration spaces: when two computations can run in one loop nest, and how their axes relate.
 
-A space is a sequence of loop axes in tensor order, some of them folded by reductions. Axes of size 1
-do not count. Two spaces are the same loop nest when their sizes agree after both are cut at common
-boundaries: (B, S, C) and (B·S, C) become (B, S, C).
+A space is a sequence of loop axes in tensor order, some of them folded by reductions. Axes of size
+1 do not count. Two spaces are the same loop nest when their sizes agree after both are cut at
+common boundaries: (B, S, C) and (B·S, C) become (B, S, C).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fusec.ir.loop import Compute
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """``sizes`` in tensor order; ``folded`` marks the axes that reductions run over (none: False)."""
+    """``sizes`` in tensor order; ``folded`` marks the axes that reductions run over."""
 
     sizes: tuple[Expr, ...]
     folded: tuple[bool, ...]
@@ -38,8 +38,8 @@ class Space:
 def space_of(step: Compute) -> Space:
     order = step.axes if step.reduction is None else step.reduction.order
     folded = frozenset(step.reduction.axes) if step.reduction is not None else frozenset()
-    live = [a for a in order if a.upper is not None and a.upper is not ex.ONE]
-    return Space(tuple(a.upper for a in live if a.upper is not None), tuple(a in folded for a in live))
+    live = [(a, a.upper) for a in order if a.upper is not None and a.upper is not ex.ONE]
+    return Space(tuple(size for _, size in live), tuple(a in folded for a, _ in live))
 
 
 def refine(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[Expr, ...] | None:
