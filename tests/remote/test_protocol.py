@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cache.protocol import pack, unpack
@@ -120,6 +120,7 @@ def test_damaged_bodies_never_do_worse_than_wire_error(data: st.DataObject) -> N
         return
 
 
+@settings(max_examples=30)
 @given(
     st.recursive(
         st.none()
