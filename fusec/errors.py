@@ -4,6 +4,7 @@
     ├── OptionsError          an option or a FUSEC_* variable has a value that makes no sense
     ├── CaptureUnsupported    Dynamo's graph holds something that cannot become our Graph: run eager
     ├── CompilerError         a fault on the way from Graph to Program
+    │   ├── ParseError            a text does not say a graph or an expression
     │   ├── VerifyError       a stage was handed, or produced, IR that breaks its invariants
     │   ├── LoweringError     an operation could not be turned into loops
     │   ├── ScheduleError     the groups found are not a legal schedule
@@ -70,6 +71,28 @@ class CaptureUnsupported(FusecError):
 
 class CompilerError(FusecError):
     """A fault on the way from Graph to Program."""
+
+
+class ParseError(CompilerError):
+    """A text is not the text form of a graph or an expression.
+
+    line, column: where, both counted from 1; 0 when there is no place.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str | None = None,
+        hint: str | None = None,
+        line: int = 0,
+        column: int = 0,
+    ) -> None:
+        super().__init__(
+            message, where=where or (f"line {line}, column {column}" if line else None), hint=hint
+        )
+        self.line = line
+        self.column = column
 
 
 class VerifyError(CompilerError):

@@ -14,7 +14,7 @@ over finished expressions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from fusec.ir.expr_arithmetic import (
     add,
@@ -90,11 +90,22 @@ __all__ = [
     "mod",
     "mul",
     "product",
+    "row_major",
     "substitute",
     "symbol",
     "symbols",
     "total",
 ]
+
+
+def row_major(shape: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Row-major strides in elements, as torch gives them (sizes below 1 count as 1)."""
+    strides: list[Expr] = []
+    step: Expr = ONE
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * maximum(size, 1)
+    return tuple(reversed(strides))
 
 
 def children(e: Expr) -> tuple[Expr, ...]:

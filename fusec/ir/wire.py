@@ -12,7 +12,7 @@ from typing import Final
 
 import msgpack
 
-from fusec.errors import WireError
+from fusec.errors import VerifyError, WireError
 from fusec.ir import expr as ex
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr
@@ -34,6 +34,7 @@ GRAPH_VERSION: Final = 1
 MAX_GRAPH_BYTES: Final = 256 << 20
 MAX_NODES: Final = 1_000_000
 MAX_DEPTH: Final = 64
+MAX_DIGITS: Final = 64  # of a number that 64 bits do not hold
 _OPS: Final = ("input", "const", "call")
 _ATTR_KINDS: Final = ("dtype", "device", "layout", "memory_format")
 _I64: Final = range(-(1 << 63), 1 << 63)
@@ -47,13 +48,29 @@ def expr_to_wire(e: Expr) -> object:
             return ["a", e.name, expr_to_wire(e.upper)]
         return ["s", e.name, e.lower]
     if isinstance(e, ex.Sum):
-        return ["+", e.const, *([c, expr_to_wire(a)] for a, c in e.terms)]
+        return [
+            "+",
+            _int_to_wire(e.const),
+            *([_int_to_wire(c), expr_to_wire(a)] for a, c in e.terms),
+        ]
     if isinstance(e, ex.Product):
         return ["*", *(expr_to_wire(f) for f in e.factors)]
     if isinstance(e, ex.Binary):
         return [e.op, expr_to_wire(e.left), expr_to_wire(e.right)]
     assert isinstance(e, ex.Extremum)
     return [e.op, *(expr_to_wire(a) for a in e.args)]
+
+
+def _int_to_wire(value: int) -> int | str:
+    return value if value in _I64 else str(value)
+
+
+def _int_from_wire(data: object) -> int:
+    if isinstance(data, int) and not isinstance(data, bool):
+        return data
+    if isinstance(data, str) and len(data) < MAX_DIGITS:
+        return int(data)
+    raise WireError(f"not a whole number: {data!r:.80}")
 
 
 _BINARY: Final[dict[str, Callable[[Expr, Expr], Expr]]] = {
@@ -73,18 +90,16 @@ def expr_from_wire(data: object, depth: int = 0) -> Expr:
         raise WireError(f"not an expression: {data!r:.80}")
     op, rest = data[0], data[1:]
     try:
-        if op == "i" and len(rest) == 1 and isinstance(rest[0], str) and len(rest[0]) < 64:
+        if op == "i" and len(rest) == 1 and isinstance(rest[0], str) and len(rest[0]) < MAX_DIGITS:
             return ex.integer(int(rest[0]))
         if op == "s" and len(rest) == 2 and _is_name(rest[0]) and isinstance(rest[1], int):
             return ex.symbol(rest[0], rest[1])
         if op == "a" and len(rest) == 2 and _is_name(rest[0]):
             return ex.axis(rest[0], expr_from_wire(rest[1], depth + 1))
-        if op == "+" and rest and isinstance(rest[0], int):
-            result = ex.integer(rest[0])
+        if op == "+" and rest:
+            result = ex.integer(_int_from_wire(rest[0]))
             for coefficient, atom in rest[1:]:
-                if not isinstance(coefficient, int):
-                    raise WireError(f"not a coefficient: {coefficient!r:.80}")
-                result = result + expr_from_wire(atom, depth + 1) * coefficient
+                result = result + expr_from_wire(atom, depth + 1) * _int_from_wire(coefficient)
             return result
         if op == "*":
             return ex.product(expr_from_wire(f, depth + 1) for f in rest)
@@ -181,7 +196,7 @@ def arg_from_wire(data: object, depth: int = 0) -> Arg:
             return float(struct.unpack(">d", value)[0])
         if tag == "c" and isinstance(value, bytes) and len(value) == 16:
             return complex(*struct.unpack(">dd", value))
-        if tag == "i" and isinstance(value, str) and len(value) < 64:
+        if tag == "i" and isinstance(value, str) and len(value) < MAX_DIGITS:
             try:
                 return int(value)
             except ValueError as error:
@@ -231,13 +246,18 @@ def graph_from_bytes(data: bytes) -> Graph:
         raise WireError("a graph has no node list or too many nodes")
     try:
         nodes = tuple(_node_from_wire(n) for n in body["nodes"])
-        symbols = tuple(SymbolRange(str(n), int(lo), None if up is None else int(up))
-                        for n, lo, up in body["symbols"])
+        symbols = tuple(
+            SymbolRange(str(n), int(lo), None if up is None else int(up))
+            for n, lo, up in body["symbols"]
+        )
         outputs = tuple(arg_from_wire(a) for a in body["outputs"])
     except (TypeError, ValueError, KeyError, IndexError) as error:
         raise WireError(f"a graph is malformed: {error}") from error
     graph = Graph(nodes, outputs, symbols)
-    verify_graph(graph)
+    try:
+        verify_graph(graph)
+    except VerifyError as error:
+        raise WireError(f"a graph breaks its rules: {error.message}") from error
     return graph
 
 
