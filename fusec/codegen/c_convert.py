@@ -186,7 +186,11 @@ def _bfloat16() -> dict[str, str]:
 
 def _float16(shape: Shape) -> dict[str, str]:
     if shape.avx2 and shape.scalar:
-        read = "union { unsigned short u; _Float16 h; } b = { .u = a }; return (float)b.h;"
+        # The barrier keeps gcc from comparing the halves themselves, by a function of libgcc.
+        read = (
+            "union { unsigned short u; _Float16 h; } b = { .u = a }; float r = (float)b.h; "
+            '__asm__("" : "+x"(r)); return r;'
+        )
         write = "union { unsigned short u; _Float16 h; } b = { .h = (_Float16)a }; return b.u;"
     elif shape.avx2 and shape.fits("u16", "f32"):
         wide, narrow = shape.reg("f32"), shape.reg("u16")

@@ -156,9 +156,22 @@ def _output_view(low: Lowering, view: View, t: TensorType) -> BufferView:
         for size, have, want in zip(t.shape, found.stride, t.stride, strict=True)
     ):
         return BufferView(found.buffer, found.shape, t.stride, found.offset)
-    copy = low.pointwise(t.dtype, t.shape, lambda at: low.load(view, at), dense_stride(t))
+    stride = t.stride if _apart(t) else dense_stride(t)
+    copy = low.pointwise(t.dtype, t.shape, lambda at: low.load(view, at), stride)
     again = as_buffer_view(copy, low.buffers[copy.buffer].stride)
     assert again is not None
     return again
 
 
+def _apart(t: TensorType) -> bool:
+    """Whether no two elements of a tensor of known strides share memory, gaps allowed."""
+    numbers = [(ex.as_int(s), ex.as_int(n)) for s, n in zip(t.stride, t.shape, strict=True)]
+    if any(s is None or n is None for s, n in numbers):
+        return False
+    reach = 0
+    for step, size in sorted((s, n) for s, n in numbers if s is not None and n is not None):
+        if size > 1:
+            if step <= reach:
+                return False
+            reach += step * (size - 1)
+    return True

@@ -134,7 +134,7 @@ def _scaled(name: str) -> Rule:
         def body(at: tuple[Expr, ...]) -> Scalar:
             x, y = (to_type(operand(low, v, at), dtype) for v in values)
             if alpha != 1:
-                y = lp.op("mul", t, y, to_type(operand(low, alpha, at), dtype))
+                y = _mul_body(t, y, to_type(operand(low, alpha, at), dtype))
             if t == "bool":
                 return lp.op("or" if name == "add" else "xor", "bool", x, y)
             return lp.op(name, t, x, y)
@@ -234,7 +234,7 @@ def _clamp(low: Lowering, node: Node) -> Value:
         value = to_type(operand(low, x, at), dtype)
         for bound, name in ((lower, "max"), (upper, "min")):
             if bound is not None:
-                value = lp.op(name, t, value, to_type(operand(low, bound, at), dtype))
+                value = _extreme_body(name)(t, value, to_type(operand(low, bound, at), dtype))
         return value
 
     return low.node_pointwise(body)

@@ -87,7 +87,7 @@ def _predicate(op: str) -> Rule:
         x = low.view(node.args[0])
         t = low.node_type()
         whole = node.target.endswith(".default")
-        dims = dims_of(None if whole else node.args[1], len(x.shape))
+        dims = dims_of(None if whole else _arg(node, 1, "dim"), len(x.shape))
         keepdim = False if whole else bool(_arg(node, 2, "keepdim", False))
         folded = low.reduce(op, x, dims, "bool", lambda v: lp.cast(v, "bool"), keepdim=keepdim)
         return finish(low, folded, lambda value: lp.cast(value, t.dtype), t)
@@ -118,25 +118,37 @@ def _mean(low: Lowering, node: Node) -> Value:
 def moments(low: Lowering, x: View, dims: tuple[int, ...], correction: float) -> tuple[View, View]:
     """Mean and variance over ``dims`` (kept as size 1), in the compute type of ``x``.
 
-    Two passes, the second over deviations from the mean: no cancellation for large means.
+    Two passes, the second over deviations from the first one's mean: no cancellation for large
+    means. What the deviations add up to is that mean's rounding error, which corrects both.
     """
     work = compute_type(x.dtype)
     folded = low.reduce("sum", x, dims, work, lambda v: v, keepdim=True)
     size = number(count(x, dims), work)
-    mean = low.pointwise(
+    rough = low.pointwise(
         work, folded.shape, lambda at: lp.op("div", work, low.load(folded, at), size)
     )
 
     def deviation(at: tuple[Expr, ...]) -> Scalar:
-        return lp.op("sub", work, low.load(x, at), low.broadcast(mean, at))
+        return lp.op("sub", work, low.load(x, at), low.broadcast(rough, at))
 
     centred = low.pointwise(work, x.shape, deviation)
+    sums = low.reduce("sum", centred, dims, work, lambda v: v, keepdim=True)
     squares = low.reduce("sum", centred, dims, work, lambda v: lp.op("mul", work, v, v), keepdim=True)
     free = lp.op("max", work, lp.op("sub", work, size, lp.const(correction, work)), lp.const(0, work))
-    variance = low.pointwise(
-        work, squares.shape, lambda at: lp.op("div", work, low.load(squares, at), free)
+    mean = low.pointwise(
+        work,
+        folded.shape,
+        lambda at: lp.op(
+            "add", work, low.load(rough, at), lp.op("div", work, low.load(sums, at), size)
+        ),
     )
-    return mean, variance
+
+    def spread(at: tuple[Expr, ...]) -> Scalar:
+        left = low.load(sums, at)
+        excess = lp.op("mul", work, left, lp.op("div", work, left, size))
+        return lp.op("div", work, lp.op("sub", work, low.load(squares, at), excess), free)
+
+    return mean, low.pointwise(work, squares.shape, spread)
 
 
 def _correction(node: Node) -> float:
@@ -167,6 +179,11 @@ def _var(root: bool) -> Rule:
         )
 
     return rule
+
+
+def extreme_accumulator(dtype: str) -> str:
+    """Small integers are compared as 32-bit ones: there are horizontal operations for those."""
+    return "i32" if dtype in ("i8", "i16", "u8", "u16") else compute_type(dtype)
 
 
 def _extreme_index(op: str) -> Rule:
@@ -204,13 +221,13 @@ def _extreme_pair(op: str) -> Rule:
         assert isinstance(value_type, TensorType) and isinstance(index_type, TensorType)
         if not x.shape:
             return low.external(node, "fallback")
-        work = compute_type(x.dtype)
+        work = extreme_accumulator(x.dtype)
         if work == "bool":
             return low.external(node, "fallback")
-        values = low.reduce(op, x, dims, work, lambda v: v, keepdim=keepdim)
+        values = low.reduce(op, x, dims, work, lambda v: lp.cast(v, work), keepdim=keepdim)
         indices = low.reduce(f"arg{op}", x, dims, "i64", lambda v: v, keepdim=keepdim)
         return (
-            finish(low, values, lambda v: v, value_type),
+            finish(low, values, lambda v: lp.cast(v, value_type.dtype), value_type),
             finish(low, indices, lambda v: v, index_type),
         )
 
@@ -224,7 +241,7 @@ def _extreme(op: str) -> Rule:
         x = low.view(node.args[0])
         if DTYPES[x.dtype].kind == "bool":
             return _fold("or" if op == "max" else "and", lambda d: d)(low, node)
-        return _fold(op, compute_type)(low, node)
+        return _fold(op, extreme_accumulator)(low, node)
 
     return rule
 
