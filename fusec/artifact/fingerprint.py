@@ -26,11 +26,6 @@ MAX_ENTRIES: Final = 64
 # The stages whose code decides what an artifact is: a change anywhere else keeps a fleet warm.
 # Paths below the package; a folder stands for all Python files in it.
 TOOLCHAIN_SOURCES: Final = (
-    "capture/aot.py",
-    "capture/decompositions.py",
-    "capture/export.py",
-    "capture/recipe.py",
-    "capture/symbols.py",
     "codegen",
     "ir",
     "lower",
@@ -38,6 +33,9 @@ TOOLCHAIN_SOURCES: Final = (
     "runtime/format.py",
     "schedule",
 )
+# What decides which graphs a model becomes and how they are called: in front keys alone. A graph
+# speaks for itself, so a change here makes AOTAutograd run again, and no graph compile again.
+CAPTURE_SOURCES: Final = ("capture",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +152,22 @@ def torch_version() -> str:
 @functools.cache
 def toolchain() -> str:
     """Digest of the stages that decide what an artifact is, and of the release of torch."""
-    return toolchain_of(Path(__file__).parents[1], torch_version())
+    return sources_digest(Path(__file__).parents[1], TOOLCHAIN_SOURCES, torch_version())
 
 
-def toolchain_of(package: Path, torch_release: str) -> str:
-    """`toolchain` of the sources under `package`. A file that is not there is left out."""
+@functools.cache
+def capture_digest() -> str:
+    """Digest of the sources that turn a model into graphs, and of the release of torch."""
+    return sources_digest(Path(__file__).parents[1], CAPTURE_SOURCES, torch_version())
+
+
+def sources_digest(package: Path, names: Iterable[str], torch_release: str) -> str:
+    """Digest of the files under `package` that `names` say, a folder standing for all in it.
+
+    A file that is not there is left out.
+    """
     files: list[Path] = []
-    for name in TOOLCHAIN_SOURCES:
+    for name in names:
         path = package / name
         files.extend(path.rglob("*.py") if path.is_dir() else [path] if path.is_file() else [])
     rows = sorted(

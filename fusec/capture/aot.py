@@ -105,9 +105,7 @@ def trace(
             else:
                 count = len(exported.graph.outputs)
                 forward.append(seams.simple_forward(count, training=role == "forward"))
-            parts[role] = Part(
-                role, exported.graph, len(exported.constants), exported.traces
-            )
+            parts[role] = Part(role, exported.graph, len(exported.constants), exported.traces)
             slot = _Slot(compile_graph(exported.graph, role), exported.constants)
             slots.append(slot)
             return slot

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from fusec.artifact.fingerprint import Fingerprint, fingerprint
+from fusec.artifact.fingerprint import Fingerprint, capture_digest, fingerprint
 from fusec.capture import decompositions, seams
 from fusec.capture.callables import name_of
 from fusec.capture.dtypes import to_attr
@@ -64,6 +64,7 @@ def front_key(
                 "state": _state(),
                 "functorch": seams.functorch_settings(),
                 "decompositions": decompositions.version(),
+                "capture": capture_digest(),
                 "target": sorted(target.to_wire().items()),
                 "options": sorted((k, repr(v)) for k, v in options.key_entries().items()),
                 "toolchain": toolchain_digest,

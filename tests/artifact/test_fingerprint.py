@@ -113,34 +113,48 @@ def test_kernel_keys() -> None:
 
 
 def tree(root: Path) -> Path:
-    for name in ("lower/a.py", "ir/b.py", "pipeline.py", "remote/farm.py", "cli/main.py"):
+    for name in (
+        "lower/a.py",
+        "ir/b.py",
+        "pipeline.py",
+        "remote/farm.py",
+        "cli/main.py",
+        "capture/front.py",
+    ):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"# {name}\n")
     return root
 
 
+def digest(package: Path, torch_release: str) -> str:
+    return fp.sources_digest(package, fp.TOOLCHAIN_SOURCES, torch_release)
+
+
 def test_the_toolchain_is_the_compiling_stages(tmp_path: Path) -> None:
-    before = fp.toolchain_of(tree(tmp_path), "2.13.0")
-    assert fp.toolchain_of(tmp_path, "2.13.0") == before
+    before = digest(tree(tmp_path), "2.13.0")
+    assert digest(tmp_path, "2.13.0") == before
     (tmp_path / "remote/farm.py").write_text("# the client is changed\n")
     (tmp_path / "cli/main.py").write_text("# the command too\n")
+    (tmp_path / "capture/front.py").write_text("# a graph speaks for itself\n")
     (tmp_path / "lower/__pycache__").mkdir()
     (tmp_path / "lower/__pycache__/a.pyc").write_bytes(b"\0")
-    assert fp.toolchain_of(tmp_path, "2.13.0") == before
-    assert fp.toolchain_of(tmp_path, "2.14.0") != before
+    assert digest(tmp_path, "2.13.0") == before
+    assert digest(tmp_path, "2.14.0") != before
     (tmp_path / "lower/a.py").write_text("# a lowering is changed\n")
-    assert fp.toolchain_of(tmp_path, "2.13.0") != before
+    assert digest(tmp_path, "2.13.0") != before
 
 
 def test_the_toolchain_does_not_depend_on_where_it_is(tmp_path: Path) -> None:
     one, two = tree(tmp_path / "one"), tree(tmp_path / "two")
-    assert fp.toolchain_of(one, "2.13.0") == fp.toolchain_of(two, "2.13.0")
+    assert digest(one, "2.13.0") == digest(two, "2.13.0")
 
 
 def test_the_toolchain_names_sources_that_exist() -> None:
     package = Path(fp.__file__).parents[1]
-    missing = [name for name in fp.TOOLCHAIN_SOURCES if not (package / name).exists()]
+    missing = [
+        name for name in fp.TOOLCHAIN_SOURCES + fp.CAPTURE_SOURCES if not (package / name).exists()
+    ]
     assert not missing
 
 
