@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from concurrent.futures import Future
+from typing import Final
 
 import ray
 from ray import exceptions as raised
 
 from farm.pool import Pool, Runner, Task, TaskFailed, as_failure, pool_closed, settle
 from farm.retry import ErrorKind
+
+CPUS_KNOWN_S: Final = 5.0
 
 _LOST = (
     raised.WorkerCrashedError,
@@ -40,11 +44,19 @@ class RayPool:
         self._lock = threading.Lock()
         self._open: dict[Future[bytes], ray.ObjectRef[bytes]] = {}
         self._closed = False
+        self._cpus = 0
+        self._counted_at = float("-inf")
 
     @property
     def workers(self) -> int:
-        """See `Pool`: the CPUs of the cluster, which change as nodes come and go."""
-        return 0 if self._closed else int(ray.cluster_resources().get("CPU", 0))
+        """See `Pool`: the CPUs of the cluster, at most CPUS_KNOWN_S old: nodes come and go."""
+        if self._closed:
+            return 0
+        now = time.monotonic()
+        if now - self._counted_at > CPUS_KNOWN_S:
+            self._cpus = int(ray.cluster_resources().get("CPU", 0))
+            self._counted_at = now
+        return self._cpus
 
     def submit(self, task: Task) -> Future[bytes]:
         """See `Pool`."""
