@@ -36,8 +36,9 @@ from fusec.lower.lowering import lower
 from fusec.options import Options, Target
 from fusec.runtime.format import ARTIFACT_FORMAT, PROGRAM_BLOB, RUNNER_BLOB
 from fusec.schedule.dissolve import dissolve
-from fusec.schedule.greedy import schedule
+from fusec.schedule.search import schedule
 from fusec.schedule.groups import Schedule
+from fusec.schedule.single import drop_single_folds
 from fusec.trace import Recorder
 
 __all__ = [
@@ -111,7 +112,8 @@ def stages(
         program = lower(graph, strict_rounding=options.strict_rounding)
         recorder.count("lowerings")
     with recorder.span("schedule"):
-        grouped = schedule(dissolve(program), fusion=options.fusion)
+        dissolved = dissolve(drop_single_folds(program))
+        grouped = schedule(dissolved, fusion=options.fusion)
     with recorder.span("codegen"):
         host = build_host_plan(grouped, cpu_emitter(target.isa))
     return grouped, host

@@ -22,6 +22,7 @@ def find_dependencies(program: LoopProgram) -> Dependencies:
     """See `Dependencies`. Linear in the size of the program."""
     writer: dict[int, int] = {}
     readers: dict[int, list[int]] = {}
+    overwriter: dict[int, int] = {}  # memory of an input → the last step that overwrote it
     reads: list[frozenset[int]] = []
     before: list[frozenset[int]] = []
     last_effect: int | None = None
@@ -33,6 +34,7 @@ def find_dependencies(program: LoopProgram) -> Dependencies:
             read = frozenset(view.buffer for view in external_reads(step))
             outputs = step.outputs
         first = {writer[b] for b in read if b in writer}
+        first.update(overwriter[m] for b in read if (m := _memory(program, b)) in overwriter)
         for output in outputs:
             if output is None:
                 continue
@@ -51,6 +53,7 @@ def find_dependencies(program: LoopProgram) -> Dependencies:
         for output in outputs:
             if output is not None and program.buffers[output].kind == "alias":
                 readers.setdefault(program.buffers[output].base, []).append(number)
+                overwriter[program.buffers[output].base] = number
         first.discard(number)
         before.append(frozenset(first))
         reads.append(read)
