@@ -25,6 +25,7 @@ COLD_WORK = (
     "farm_compiles",
     "fallbacks_to_eager",
 )
+RATIOS = ("first_forward_s", "first_step_s", "compile_s", "start_to_step_s")
 _HELP = """\
 Trains a model for one step, forward and backward, in fresh processes: each side once from empty
 caches (cold), then again with what the cold process left behind (warm). Homes and working folders
@@ -166,7 +167,7 @@ def ratios(figures: dict[str, dict[str, float]]) -> dict[str, float]:
     for phase in ("cold", "warm"):
         ours, theirs = (figures.get(f"{side} {phase}") for side in ("fusec", "inductor"))
         if ours and theirs:
-            for name in ("first_forward_s", "first_step_s", "compile_s", "start_to_step_s"):
+            for name in RATIOS:
                 found[f"{phase} {name}"] = ours[name] / theirs[name]
     return found
 
