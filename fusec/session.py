@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -23,6 +23,7 @@ from fusec.capture.aot import Executable, Traced, trace
 from fusec.capture.front import Ineligible, front_key
 from fusec.capture.recipe import Recipe, make_recipe, restore
 from fusec.errors import ArtifactError, CompilerError, FusecError, PolicyError
+from fusec.faults import contained
 from fusec.ir.graph import Graph
 from fusec.ir.wire import graph_to_bytes
 from fusec.options import Options, Target
@@ -31,18 +32,6 @@ from fusec.remote.tiers import FrontFound
 from fusec.trace import Recorder
 
 log = logging.getLogger("fusec")
-
-# What a fault inside our own compiler looks like. It must not stop a training job.
-FAULTS: Final = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 
 
 class Ticket(Protocol):
@@ -138,8 +127,12 @@ class Session:
         """The front key; None when it is switched off or the graph has none."""
         if not self.options.front_key:
             return None
-        with self.recorder.span("key"):
-            front = front_key(gm, inputs, self.target, self.options, toolchain())
+        try:
+            with self.recorder.span("key"), contained("front key"):
+                front = front_key(gm, inputs, self.target, self.options, toolchain())
+        except CompilerError as error:
+            self._warn(error, "a graph has no front key")
+            front = Ineligible(error.message)
         if isinstance(front, Ineligible):
             self._ineligible(front.reason)
             return None
@@ -155,12 +148,14 @@ class Session:
         if found is None:
             return None
         try:
-            recipe = Recipe.from_bytes(found.record.recipe)
-            parts = {
-                role: self._load(part, recorder=self.recorder) for role, part in found.parts.items()
-            }
-            restored = restore(recipe, parts)
-        except ArtifactError as error:
+            with contained("front record"):
+                recipe = Recipe.from_bytes(found.record.recipe)
+                parts = {
+                    role: self._load(part, recorder=self.recorder)
+                    for role, part in found.parts.items()
+                }
+                restored = restore(recipe, parts)
+        except (ArtifactError, CompilerError) as error:
             log.debug("a front record does not load: %s", error)
             self.recorder.count("corrupt")
             return None
@@ -199,23 +194,17 @@ class Session:
 
         Raises FusecError, also for a fault of our own that is none of its kinds.
         """
-        try:
+        with contained(f"{job.label} graph {job.fingerprint.hex[:16]}"):
             found = ticket.result()
             try:
                 loaded = self._load(found, recorder=self.recorder)
             except ArtifactError as error:
                 found = self._resolver.compile_again(job, error)
                 loaded = self._load(found, recorder=self.recorder)
-        except FAULTS as error:
-            raise CompilerError(
-                f"a fault in fusec itself: {type(error).__name__}: {error}",
-                where=f"{job.label} graph {job.fingerprint.hex[:16]}",
-                hint="please report it; the graph runs eager meanwhile",
-            ) from error
         self.recorder.count("graphs")
         return loaded
 
-    def _warn(self, error: FusecError) -> None:
+    def _warn(self, error: FusecError, consequence: str = "a graph runs eager") -> None:
         """One warning a cause, however many graphs it stops."""
         cause = f"{type(error).__name__}: {error.message}"
         with self._lock:
@@ -223,4 +212,4 @@ class Session:
                 return
             self._warned.add(cause)
         # Not `warnings.warn`: with warnings as errors it would end a training job.
-        log.warning("a graph runs eager: %s: %s", type(error).__name__, error)
+        log.warning("%s: %s: %s", consequence, type(error).__name__, error)

@@ -14,6 +14,7 @@ import torch
 
 from fusec.capture import decompositions, seams
 from fusec.capture.export import Exported, export
+from fusec.faults import contained
 from fusec.ir.graph import Graph
 from fusec.trace import Recorder
 
@@ -99,7 +100,8 @@ def trace(
 
     def compiler(role: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], _Slot]:
         def compile_one(graph_module: torch.fx.GraphModule, _: Sequence[Any]) -> _Slot:
-            exported: Exported = export(graph_module)
+            with contained(f"{role} graph"):
+                exported: Exported = export(graph_module)
             if role == "backward":
                 seams.no_donated_buffers()
             else:

@@ -22,7 +22,7 @@ _NAMESPACES: Final[tuple[tuple[str, Any], ...]] = (
     ("math", math),
     ("torch", torch),
     ("torch.nn.functional", torch.nn.functional),
-    ("torch._C._nn", torch._C._nn),  # what torch.nn.functional hands on to: pad, linear, gelu
+    ("native.nn", seams.native_functions()),
     ("torch.functional", torch.functional),
     ("torch.linalg", torch.linalg),
     ("torch.special", torch.special),

@@ -62,7 +62,7 @@ def front_key(
                 "aliasing": _aliasing(inputs),
                 "symbols": encoder.guards.ranges_and_guards(),
                 "state": _state(),
-                "functorch": seams.functorch_settings(),
+                "functorch": seams.functorch_settings() + seams.shape_settings(),
                 "decompositions": decompositions.version(),
                 "capture": capture_digest(),
                 "target": sorted(target.to_wire().items()),

@@ -187,6 +187,11 @@ def mkldnn_enabled() -> bool:
     return bool(torch._C._get_mkldnn_enabled())
 
 
+def native_functions() -> Any:
+    """The namespace that torch.nn.functional hands on to: pad, linear, gelu."""
+    return torch._C._nn
+
+
 def functions_of_dynamo() -> tuple[tuple[str, Callable_], ...]:
     """Functions that Dynamo itself puts into graphs, by name: modes, and what it makes of vmap."""
     import torch._functorch.predispatch as predispatch
@@ -250,6 +255,14 @@ def functorch_settings() -> tuple[tuple[str, str], ...]:
     """Name and value of the settings that this release knows."""
     known = ((n, getattr(functorch_config, n, None)) for n in _FUNCTORCH_SETTINGS)
     return tuple((name, repr(value)) for name, value in known)
+
+
+def shape_settings() -> tuple[tuple[str, str], ...]:
+    """Name and value of the settings that change what symbolic sizes are taken to be."""
+    import torch.fx.experimental._config as config
+
+    names = ("aggressive_guard_free_semantics", "backed_size_oblivious", "use_duck_shape")
+    return tuple((name, repr(getattr(config, name, None))) for name in names)
 
 
 def custom_passes_installed() -> bool:

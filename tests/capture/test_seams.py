@@ -221,6 +221,13 @@ def test_functorch_settings() -> None:
         assert dict(seams.functorch_settings()) != names
 
 
+def test_shape_settings() -> None:
+    names = dict(seams.shape_settings())
+    assert names["use_duck_shape"] == "True"
+    with torch.fx.experimental._config.patch(backed_size_oblivious=True):
+        assert dict(seams.shape_settings()) != names
+
+
 def test_custom_passes_installed() -> None:
     assert not seams.custom_passes_installed()
     with torch._functorch.config.patch(joint_custom_pass=lambda g, i: g):
@@ -248,6 +255,10 @@ def test_python_modes() -> None:
     with torch.device("meta"):
         assert seams.python_modes() == 1
     assert inside(seams.python_modes) == 0
+
+
+def test_native_functions() -> None:
+    assert {"linear", "pad", "gelu"} <= set(vars(seams.native_functions()))
 
 
 def test_functions_of_dynamo() -> None:

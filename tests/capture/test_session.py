@@ -93,6 +93,34 @@ def test_a_compile_that_fails_runs_eager(
     assert sum(r.name == "fusec" and r.levelno == logging.WARNING for r in caplog.records) == 1
 
 
+@pytest.mark.parametrize("place", ["fusec.session.front_key", "fusec.session.restore"])
+def test_a_fault_around_the_front_key_is_passed_over(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold = Twin()
+    torch.compile(f, backend=cold)(X)
+    torch._dynamo.reset()
+
+    def faulty(*args: Any, **kwargs: Any) -> Any:
+        raise IndexError("a fault of ours")
+
+    monkeypatch.setattr(place, faulty)
+    warm = Twin(cold.store)
+    torch.testing.assert_close(torch.compile(f, backend=warm)(X), f(X))
+    assert warm.count("fallbacks_to_eager") == 0
+    assert warm.count("local_compiles") == 0
+
+
+def test_a_fault_in_the_export_runs_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(*args: Any, **kwargs: Any) -> Any:
+        raise KeyError("a fault of ours")
+
+    monkeypatch.setattr("fusec.capture.aot.export", faulty)
+    one = session()
+    torch.testing.assert_close(run(one, f, X), f(X))
+    assert one.recorder.counters["fallbacks_to_eager"] == 1
+
+
 def test_different_causes_are_told_apart(caplog: pytest.LogCaptureFixture) -> None:
     errors: list[FusecError] = [CompileError("first"), CompileError("second")]
 
