@@ -39,6 +39,7 @@ from fusec.schedule.dissolve import dissolve
 from fusec.schedule.search import schedule
 from fusec.schedule.groups import Schedule
 from fusec.schedule.single import drop_single_folds
+from fusec.schedule.verify import verify_schedule
 from fusec.trace import Recorder
 
 __all__ = [
@@ -114,6 +115,7 @@ def stages(
     with recorder.span("schedule"):
         dissolved = dissolve(drop_single_folds(program))
         grouped = schedule(dissolved, fusion=options.fusion)
+        verify_schedule(grouped)
     with recorder.span("codegen"):
         host = build_host_plan(grouped, cpu_emitter(target.isa))
     return grouped, host

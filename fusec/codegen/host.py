@@ -12,6 +12,8 @@ from fusec.ir.expr import Expr
 from fusec.ir.kernel import KernelLoop
 from fusec.ir.loop import BufferView, Compute, External, ExternArg, LoopProgram
 from fusec.ir.program import Call, Constant, Launch, Program, ProgramStep
+from fusec.ir.verify_kernel import verify_kernel
+from fusec.ir.verify_program import verify_host_program
 from fusec.schedule.axes import simplify_axes
 from fusec.schedule.group_key import group_key
 from fusec.schedule.groups import Group, Schedule
@@ -95,17 +97,19 @@ def build_host_plan(schedule: Schedule, emit: Emit) -> HostPlan:
     outputs = tuple(
         _renumber(o, numbering) if isinstance(o, BufferView) else o for o in program.outputs
     )
+    made_program = Program(
+        tuple(numbering[i] if isinstance(i, int) else i for i in program.inputs),
+        slots,
+        tuple(constants),
+        tuple(steps),
+        outputs,
+        tuple((f"kernel/{k.digest}", k.name) for k in sources),
+        program.symbols,
+        memory.arena_bytes,
+    )
+    verify_host_program(made_program)
     return HostPlan(
-        Program(
-            tuple(numbering[i] if isinstance(i, int) else i for i in program.inputs),
-            slots,
-            tuple(constants),
-            tuple(steps),
-            outputs,
-            tuple((f"kernel/{k.digest}", k.name) for k in sources),
-            program.symbols,
-            memory.arena_bytes,
-        ),
+        made_program,
         sources,
         tuple(launch for launch in launches if launch is not None),
     )
@@ -123,7 +127,9 @@ class _EmitOnce:
         key = group_key(self.program, group, needed)
         found = self.made.get(key.shape)
         if found is None:
-            made = self.make(simplify_axes(build_kernel_loop(self.program, group, needed)))
+            loop = simplify_axes(build_kernel_loop(self.program, group, needed))
+            verify_kernel(loop)
+            made = self.make(loop)
             self.made[key.shape] = (made, key.buffers)
             return made
         made, numbers = found
