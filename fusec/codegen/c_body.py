@@ -208,16 +208,26 @@ class Scope:
         stored = argument.dtype
         guard_step = 0 if node.guard is None else self._coefficient(node.guard)
         step = self._coefficient(offset)
-        if node.indirect or step not in (0, 1) or guard_step != 0:
+        uniform = not any(varies(v, frame.vector_axis) for _, v in node.indirect)
+        if not uniform or step not in (0, 1) or guard_step != 0:
             return self._gather(node, offset, pointer, stored)
+        bound = {symbol.name: self._first_lane(value) for symbol, value in node.indirect}
+        place = self.c(offset, bound=bound)
         if step == 1:
-            text = frame.call(f"ld_{stored}", f"{pointer} + {self.c(offset)}", self.count)
+            text = frame.call(f"ld_{stored}", f"{pointer} + {place}", self.count)
         else:
-            text = self._splat(stored, f"{pointer}[{self.c(offset)}]")
+            text = self._splat(stored, f"{pointer}[{place}]")
         if node.guard is not None:
             zero = frame.call(f"splat_{_suffix(node.dtype)}", "0")
-            text = f"{self.c(node.guard)} ? {text} : {zero}"
+            text = f"{self.c(node.guard, bound=bound)} ? {text} : {zero}"
         return text
+
+    def _first_lane(self, value: Scalar) -> str:
+        """A name for a loaded index that all lanes share."""
+        place = self.frame.fresh()
+        lane = "" if self.frame.lanes == 1 else "[0]"
+        self.emit(f"const long {place} = {self.value(value)}{lane};")
+        return place
 
     def _splat(self, stored: str, element: str) -> str:
         frame = self.frame
@@ -323,6 +333,11 @@ def narrow_index(node: Op) -> Expr | None:
 def fits_int32(e: Expr) -> bool:
     low, high = ex.bounds(e)
     return low is not None and high is not None and low >= -_INT32 and high <= _INT32
+
+
+def varies(value: Scalar, axis: Sym | None) -> bool:
+    """Whether a value can differ between the lanes along ``axis``."""
+    return any(axis in _symbols(node) for node in lp.walk((value,)))
 
 
 def _symbols(node: Scalar) -> set[Sym]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from fusec.codegen.c_body import narrow_index
+from fusec.codegen.c_body import narrow_index, varies
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
@@ -52,7 +52,7 @@ def choose_layout(loop: KernelLoop, isa: str) -> Layout:
     axis = _lane_axis(loop)
     if axis is None:
         return Layout(None, 1, False, (), (), None, 1, ())
-    lanes = _lanes(loop, isa)
+    lanes = _lanes(loop, isa, axis)
     column = bool(loop.folded) and axis not in loop.folded
     tiled = None if loop.folded else _tiled_axis(loop, axis)
     copies = _copies(loop, axis, lanes)
@@ -123,19 +123,24 @@ def _tiled_axis(loop: KernelLoop, lane_axis: Sym) -> Sym | None:
     return max(large, key=lambda a: weight[a], default=None)
 
 
-def _lanes(loop: KernelLoop, isa: str) -> int:
-    """How many lanes keep the widest value of the kernel within one register."""
+def _lanes(loop: KernelLoop, isa: str, axis: Sym) -> int:
+    """How many lanes keep the widest value of the kernel within one register; indices that all
+    lanes share do not count."""
     widest = 4
     narrowed: set[Scalar] = set()
     nodes = list(lp.walk(s.value for s in loop.statements))
     for node in nodes:
         if isinstance(node, Op) and node.name == "cast" and narrow_index(node) is not None:
             narrowed.add(node.args[0])
+        if isinstance(node, Load):
+            for _, index in node.indirect:
+                if varies(index, axis):
+                    widest = 8
+                else:
+                    narrowed.update(lp.walk((index,)))
     for node in nodes:
         if node not in narrowed:
             widest = max(widest, DTYPES[node.dtype].size)
-        if isinstance(node, Load) and node.indirect:
-            widest = 8
     for dtype in loop.results.values():
         widest = max(widest, DTYPES[dtype].size)
     return _VECTOR_BYTES[isa] // widest

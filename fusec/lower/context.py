@@ -28,6 +28,7 @@ class Lowering:
         self.steps: list[Step] = []
         self.values: list[Value] = []
         self.position = 0  # the node being lowered
+        self._seen: set[object] = set()
 
     # -- values -----------------------------------------------------------------------------
 
@@ -72,6 +73,12 @@ class Lowering:
         if not isinstance(found, TensorType):
             raise LoweringError(f"{self.where()}: makes {found!r:.80}, not one tensor")
         return found
+
+    def first_time(self, key: object) -> bool:
+        """Whether nobody asked with this key before: for what is emitted once."""
+        known = key in self._seen
+        self._seen.add(key)
+        return not known
 
     # -- buffers ----------------------------------------------------------------------------
 

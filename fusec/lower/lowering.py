@@ -17,13 +17,14 @@ from fusec.ir.loop import Buffer, BufferView, LoopProgram, Output
 from fusec.ir.verify_loop import verify_program
 from fusec.lower.context import Lowering, Value, dense_stride
 from fusec.lower.creation import CREATION
+from fusec.lower.gather import GATHER
 from fusec.lower.indexing import INDEXING
 from fusec.lower.pointwise import POINTWISE, Rule
 from fusec.lower.reductions import REDUCTIONS
 from fusec.lower.view import View, as_buffer_view, whole
 from fusec.lower.views import VIEWS
 
-RULES: Final[dict[str, Rule]] = {**POINTWISE, **VIEWS, **REDUCTIONS, **CREATION, **INDEXING}
+RULES: Final[dict[str, Rule]] = {**POINTWISE, **VIEWS, **REDUCTIONS, **CREATION, **INDEXING, **GATHER}
 
 # Done better by a library than by loops of ours; not counted as missing.
 LIBRARY: Final = frozenset(
