@@ -24,7 +24,7 @@ def _option(default: Any, *, key: bool, help: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user chose. Build with `Options.from_env`, override with `torch.compile(options=…)`."""
+    """What the user chose: `Options.from_env`, and `torch.compile(options=…)` over it."""
 
     strict_rounding: bool = _option(
         False, key=True, help="round half-precision values after every operation, as eager does"
@@ -71,9 +71,8 @@ class Options:
                 values[name] = _parse(name, str(f.type), text)
         for name, value in (overrides or {}).items():
             if name not in known:
-                raise OptionsError(
-                    f"there is no option {name!r}", hint=f"the options are {', '.join(sorted(known))}"
-                )
+                names = ", ".join(sorted(known))
+                raise OptionsError(f"there is no option {name!r}", hint=f"the options are {names}")
             values[name] = _parse(name, str(known[name].type), value)
         values.setdefault("cache_dir", known["cache_dir"].default)
         values["cache_dir"] = Path(str(values["cache_dir"])).expanduser()
