@@ -8,7 +8,7 @@ to repeat, or that is used at one place only, is written out at its use and its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fusec.ir import expr as ex
@@ -25,11 +25,13 @@ MAX_BODY: Final = 192  # operations in one value; more would spill and be slow t
 
 @dataclass(slots=True)
 class _Uses:
-    """Where a buffer is read: ``sites`` counts distinct loads over all computations."""
+    """Where a buffer is read: ``sites`` counts distinct loads over all computations; ``indirect``:
+    one of them at an index that is itself loaded."""
 
     sites: int = 0
-    consumer: int = -1
+    consumers: list[int] = field(default_factory=list)
     external: bool = False
+    indirect: bool = False
 
 
 def dissolve(program: LoopProgram) -> LoopProgram:
@@ -56,7 +58,9 @@ def _count_uses(program: LoopProgram) -> dict[int, _Uses]:
             for load in lp.loads(step.value):
                 use = uses.setdefault(load.buffer, _Uses())
                 use.sites += 1
-                use.consumer = number
+                if not use.consumers or use.consumers[-1] != number:
+                    use.consumers.append(number)
+                use.indirect |= bool(load.indirect)
         else:
             for view in external_reads(step):
                 uses.setdefault(view.buffer, _Uses()).external = True
@@ -69,19 +73,37 @@ def _count_uses(program: LoopProgram) -> dict[int, _Uses]:
 def _dissolves(step: Compute, use: _Uses | None, program: LoopProgram) -> bool:
     if use is None or use.external or step.reduction is not None:
         return False
+    if use.indirect and step.value.size:
+        return False  # read at places known at run time only: written out, they would be unbound
     if program.buffers[step.output].kind != "temp" or step.value.size > MAX_BODY // 2:
         return False
     loads = list(lp.loads(step.value))
     if not loads:
         return step.value.size <= 8
-    consumer = program.steps[use.consumer]
-    if not isinstance(consumer, Compute) or _clobbers(step, consumer, program):
+    if not use.consumers or _overwritten(loads, use.consumers[-1], program):
+        return False
+    consumers = [program.steps[number] for number in use.consumers]
+    if any(isinstance(c, Compute) and _clobbers(step, c, program) for c in consumers):
         return False
     if _is_copy(step.value) and (use.sites == 1 or _same_layout(step, loads[0])):
         return True
     if _is_light(step.value) and _bytes_read(loads, program) <= DTYPES[_dtype(step, program)].size:
         return True
-    return use.sites == 1 and not _amplified(step, consumer)
+    (consumer, *others) = consumers
+    if use.sites != 1 or others or not isinstance(consumer, Compute):
+        return False
+    return not _amplified(step, consumer)
+
+
+def _overwritten(loads: list[Load], last: int, program: LoopProgram) -> bool:
+    """Whether an input that is read here is overwritten before step ``last`` would read it."""
+    read = {load.buffer for load in loads}
+    return any(
+        isinstance(step, Compute)
+        and program.buffers[step.output].kind == "alias"
+        and program.buffers[step.output].base in read
+        for step in program.steps[:last]
+    )
 
 
 def _clobbers(step: Compute, consumer: Compute, program: LoopProgram) -> bool:

@@ -6,13 +6,13 @@ buffers' numbers differ, in the same order. 32 identical layers make 32 groups a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from fusec.ir import loop as lp
 from fusec.ir.loop import Compute, Const, Index, Load, LoopProgram, Op, Scalar
-from fusec.schedule.groups import Group, computes
+from fusec.schedule.groups import Group
 
 _Number: TypeAlias = Callable[[int], int]
 
@@ -27,8 +27,15 @@ class GroupKey:
 
 def group_key(program: LoopProgram, group: Group, needed: Collection[int]) -> GroupKey:
     """The key of a group of computations that stores the buffers ``needed``."""
+    key = steps_key(program, group.members, needed)
+    outer = tuple(number in group.outer for number in group.members)
+    return GroupKey((group.space, outer, *key.shape), key.buffers)
+
+
+def steps_key(program: LoopProgram, members: Sequence[int], needed: Collection[int]) -> GroupKey:
+    """The key of computations, in order, of which the buffers ``needed`` are stored."""
     numbers: dict[int, int] = {}
-    entries: list[object] = [group.space]
+    entries: list[object] = []
     known: dict[Scalar, int] = {}
 
     def number(buffer: int) -> int:
@@ -39,19 +46,21 @@ def group_key(program: LoopProgram, group: Group, needed: Collection[int]) -> Gr
             entries.append((found.dtype, found.shape, found.stride, base))
         return numbers[buffer]
 
-    for position, step in zip(group.members, computes(program, group), strict=True):
+    for position in members:
+        step = program.steps[position]
+        assert isinstance(step, Compute)
         for node in lp.walk((step.value,)):
             if node not in known:
                 known[node] = len(known)
                 entries.append(_entry(node, known, number))
-        entries.append(_member(step, position in group.outer, step.output in needed, known, number))
+        entries.append(_member(step, step.output in needed, known, number))
     return GroupKey(tuple(entries), tuple(numbers))
 
 
 def _member(
-    step: Compute, outer: bool, stored: bool, known: dict[Scalar, int], number: _Number
+    step: Compute, stored: bool, known: dict[Scalar, int], number: _Number
 ) -> tuple[object, ...]:
-    return (step.axes, step.reduction, outer, stored, known[step.value], number(step.output))
+    return (step.axes, step.reduction, stored, known[step.value], number(step.output))
 
 
 def _entry(node: Scalar, known: dict[Scalar, int], number: _Number) -> tuple[object, ...]:

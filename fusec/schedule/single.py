@@ -1,7 +1,7 @@
 """A reduction over axes of size one is the value itself.
 
-Before: ``b1[i] = sum[r < 1] b0[i, r]``. After: ``b1[i] = b0[i, 0]``. No later pass meets a reduction
-that folds nothing: such a kernel would have no loop to fold over.
+Before: ``b1[i] = sum[r < 1] b0[i, r]``. After: ``b1[i] = b0[i, 0]``. No later pass meets a
+reduction that folds nothing: such a kernel would have no loop to fold over.
 """
 
 from __future__ import annotations
@@ -27,6 +27,6 @@ def _step(program: LoopProgram, step: Step) -> Step:
     dtype = program.buffers[step.output].dtype
     if step.reduction.op in ("argmax", "argmin"):
         return replace(step, value=lp.const(0, dtype), reduction=None)
-    origin: dict[Expr, Expr] = {axis: ex.ZERO for axis in step.reduction.axes}
+    origin: dict[Expr, Expr] = dict.fromkeys(step.reduction.axes, ex.ZERO)
     value = lp.cast(lp.reindex(step.value, origin), dtype)
     return replace(step, value=value, reduction=None)

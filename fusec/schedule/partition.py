@@ -1,0 +1,403 @@
+"""A partition of a region while it grows: immutable groups, and where the next computation may go.
+
+`Partition.place` gives every partition that placing one more computation can lead to. States share
+their groups, so that a beam of them costs little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from fusec.ir import expr as ex
+from fusec.ir import loop as lp
+from fusec.ir.expr import Expr
+from fusec.ir.loop import Compute, LoopProgram
+from fusec.schedule.cost import Machine, StepFacts, kernel_time, points
+from fusec.schedule.dependencies import Dependencies
+from fusec.schedule.groups import Verdict
+from fusec.schedule.space import Space, merge, place, refine, space_of
+
+MAX_MEMBERS: Final = 48
+MAX_OPERATIONS: Final = 400
+MAX_CANDIDATES: Final = 8  # groups tried for one computation
+MAX_REPEATED: Final = 24  # operations worth computing twice
+
+
+class Placed(NamedTuple):
+    """One group. ``space``: finest axes of its members; ``outer``: members at the kept axes alone;
+    ``stages``: of each member, how many folds come before it; ``before``: bit set of groups that
+    must run first; ``reads``: bytes by buffer taken from outside."""
+
+    members: tuple[int, ...]
+    outer: frozenset[int]
+    space: Space
+    stages: tuple[int, ...]
+    before: int
+    reads: dict[int, float]
+    writes: frozenset[int]
+    operations: int
+
+    @staticmethod
+    def of(program: LoopProgram, members: tuple[int, ...], outer: frozenset[int]) -> Space:
+        """The space of a finished group."""
+        space: Space | None = None
+        for number in sorted(members, key=lambda m: m in outer):  # full members first
+            step = program.steps[number]
+            assert isinstance(step, Compute)
+            if space is None:
+                space = space_of(step)
+            elif number in outer:
+                kept = refine(space.kept(), space_of(step).sizes)
+                assert kept is not None
+                space = refine_kept(space, kept)
+            else:
+                space = merge(space, space_of(step))
+                assert space is not None
+        assert space is not None
+        return space
+
+
+class _Log(NamedTuple):
+    """Verdicts, the latest first; shared between states."""
+
+    verdict: Verdict
+    rest: _Log | None
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """``stored``: buffers that leave the region. ``time``: nanoseconds of all groups so far, with
+    values counted as stored once a reader is in another group. ``repeated``: (producer, reader)
+    pairs of step numbers: computed again in the reader's group."""
+
+    program: LoopProgram
+    dependencies: Dependencies
+    facts: dict[int, StepFacts]
+    stored: frozenset[int]
+    machine: Machine
+    groups: tuple[Placed, ...] = ()
+    home: dict[int, int] | None = None  # step → group
+    times: tuple[float, ...] = ()
+    repeated: tuple[tuple[int, int], ...] = ()
+    spilled: frozenset[int] = frozenset()  # buffers that some other group reads
+    log: _Log | None = None
+
+    @property
+    def time(self) -> float:
+        return sum(self.times)
+
+    def verdicts(self) -> list[Verdict]:
+        found: list[Verdict] = []
+        entry = self.log
+        while entry is not None:
+            found.append(entry.verdict)
+            entry = entry.rest
+        return found[::-1]
+
+    # -- growing ----------------------------------------------------------------------------
+
+    def place(self, number: int) -> list[Partition]:
+        """Every partition with this computation placed: in a group of its own, or where legal."""
+        step = self.program.steps[number]
+        assert isinstance(step, Compute)
+        home = self.home or {}
+        required = 0
+        for before in self.dependencies.before[number]:
+            if before in home:
+                required |= 1 << home[before]
+        grown: list[Partition] = []
+        log = self.log
+        for candidate in self._candidates(number):
+            reason, fit = self._legal(candidate, number, step, required)
+            if fit is None:
+                first = self.groups[candidate].members[0]
+                log = _Log(Verdict(number, first, False, reason), log)
+            else:
+                grown += self._join(candidate, number, step, required, fit)
+        logged = [replace(state, log=_append(state.log, self.log, log)) for state in grown]
+        return [*logged, *self._open(number, step, required, log)]
+
+    def _candidates(self, number: int) -> list[int]:
+        """Groups that make or read what this computation reads, the latest first."""
+        reads = self.dependencies.reads[number]
+        found = [
+            i
+            for i, group in enumerate(self.groups)
+            if not reads.isdisjoint(group.writes) or any(b in group.reads for b in reads)
+        ]
+        return found[::-1][:MAX_CANDIDATES]
+
+    def _closure(self, required: int) -> int:
+        result = required
+        for i in _bits(required):
+            result |= self.groups[i].before
+        return result
+
+    def _join(
+        self, index: int, number: int, step: Compute, required: int, fit: tuple[Space, bool]
+    ) -> Iterator[Partition]:
+        group = self.groups[index]
+        space, outer = fit
+        own = 1 << index
+        fresh = self._closure(required & ~own) & ~group.before
+        facts = self.facts[number]
+        stage = self._stage_in(group, number)
+        first = group.members[0]
+        verdict = Verdict(number, first, True, "shares memory with it")
+        for reads, pairs in self._reads(number, step, group):
+            joined = Placed(
+                (*group.members, number),
+                group.outer | {number} if outer else group.outer,
+                space,
+                (*group.stages, stage),
+                group.before | fresh,
+                {**group.reads, **reads},
+                group.writes | {step.output},
+                group.operations + facts.operations,
+            )
+            groups = list(self.groups)
+            groups[index] = joined
+            if fresh:
+                for i, other in enumerate(groups):
+                    if other.before & own:
+                        groups[i] = other._replace(before=other.before | fresh)
+            yield self._next(groups, index, number, reads, pairs, _Log(verdict, self.log))
+
+    def _open(
+        self, number: int, step: Compute, required: int, log: _Log | None
+    ) -> Iterator[Partition]:
+        facts = self.facts[number]
+        for reads, pairs in self._reads(number, step, None):
+            alone = Placed(
+                (number,),
+                frozenset(),
+                space_of(step),
+                (0,),
+                self._closure(required),
+                reads,
+                frozenset((step.output,)),
+                facts.operations,
+            )
+            yield self._next([*self.groups, alone], len(self.groups), number, reads, pairs, log)
+
+    def _next(
+        self,
+        groups: list[Placed],
+        index: int,
+        number: int,
+        reads: dict[int, float],
+        pairs: tuple[tuple[int, int], ...],
+        log: _Log | None,
+    ) -> Partition:
+        """The state after; times are taken anew for the groups that changed."""
+        writers = self.dependencies.writer
+        home = {**(self.home or {}), number: index}
+        spilled = self.spilled
+        changed = {index}
+        for buffer in reads:
+            writer = writers.get(buffer)
+            if buffer not in spilled and writer in home:
+                spilled = spilled | {buffer}
+                changed.add(home[writer])
+        times = [*self.times, 0.0] if len(groups) > len(self.times) else list(self.times)
+        after = replace(
+            self,
+            groups=tuple(groups),
+            home=home,
+            repeated=self.repeated + pairs,
+            spilled=spilled,
+            log=log,
+        )
+        for i in changed:
+            times[i] = after._time_of(i)
+        return replace(after, times=tuple(times))
+
+    def _reads(
+        self, number: int, step: Compute, group: Placed | None
+    ) -> Iterator[tuple[dict[int, float], tuple[tuple[int, int], ...]]]:
+        """What the computation reads from outside the group; then the same with a producer's value
+        computed again instead of read."""
+        home = self.home or {}
+        inside = group.writes if group is not None else frozenset()
+        reads = {b: size for b, size in self.facts[number].reads.items() if b not in inside}
+        yield reads, ()
+        for buffer in reads:
+            producer = self.dependencies.writer.get(buffer)
+            if producer is None or producer not in home or not self._repeatable(producer, step):
+                continue
+            again = {**reads, **self.facts[producer].reads}
+            del again[buffer]
+            yield again, ((producer, number),)
+
+    def _repeatable(self, producer: int, reader: Compute) -> bool:
+        step = self.program.steps[producer]
+        assert isinstance(step, Compute)
+        if step.reduction is not None or self.facts[producer].operations > MAX_REPEATED:
+            return False
+        if any(pair[1] == producer for pair in self.repeated):
+            return False  # its value is not the program's any more
+        if any(load.indirect and load.buffer == step.output for load in lp.loads(reader.value)):
+            return False  # at places known at run time only: written out, they would be unbound
+        overwritten = {b.base for b in self.program.buffers if b.kind == "alias"}
+        buffers = {load.buffer for load in lp.loads(step.value)}
+        if buffers & overwritten or self.program.buffers[reader.output].kind == "alias":
+            return False
+        return len(buffers) <= 3
+
+    # -- cost -------------------------------------------------------------------------------
+
+    def _stage_in(self, group: Placed, number: int) -> int:
+        reads = self.dependencies.reads[number]
+        stage = 0
+        for member, at in zip(group.members, group.stages, strict=True):
+            step = self.program.steps[member]
+            assert isinstance(step, Compute)
+            if step.output in reads:
+                stage = max(stage, at + (step.reduction is not None))
+        return stage
+
+    def _time_of(self, index: int) -> float:
+        group = self.groups[index]
+        space = group.space
+        everywhere = points(space.sizes)
+        rows = points(space.kept())
+        work = written = 0.0
+        again: dict[tuple[int, int], float] = {}  # (stage, buffer): what a later stage reads anew
+        streams = len(group.reads)
+        extra: dict[int, float] = {}
+        for producer, reader in self.repeated:
+            if reader in group.members:
+                extra[reader] = extra.get(reader, 0.0) + self.facts[producer].weight
+        for member, stage in zip(group.members, group.stages, strict=True):
+            step = self.program.steps[member]
+            assert isinstance(step, Compute)
+            facts = self.facts[member]
+            visited = rows if member in group.outer else everywhere
+            if stage and member not in group.outer:
+                again.update(((stage, b), size) for b, size in facts.reads.items())
+            work += (facts.weight + extra.get(member, 0.0)) * visited
+            if step.output in self.stored or step.output in self.spilled:
+                written += facts.result_bytes
+                streams += 1
+        read = sum(group.reads.values())
+        folded = [s for s, f in zip(space.sizes, space.folded, strict=True) if f]
+        row = 4.0 * points(folded) * max(len(group.reads), 1)
+        return kernel_time(
+            self.machine,
+            work=work,
+            operations=group.operations,
+            read=read,
+            again=sum(again.values()),
+            written=written,
+            streams=streams,
+            inner_points=everywhere,
+            rows=rows if space.reduces else everywhere,
+            row_bytes=row,
+        )
+
+    # -- legality ---------------------------------------------------------------------------
+
+    def _legal(
+        self, index: int, number: int, step: Compute, required: int
+    ) -> tuple[str, tuple[Space, bool] | None]:
+        """The merged space and whether the step runs over kept axes only, or why not."""
+        group = self.groups[index]
+        if len(group.members) >= MAX_MEMBERS:
+            return "the kernel has too many computations", None
+        if group.operations + self.facts[number].operations > MAX_OPERATIONS:
+            return "the kernel would be too large", None
+        own = 1 << index
+        if any(self.groups[i].before & own for i in _bits(required & ~own)):
+            return "something between them runs in another kernel", None
+        fit = _fit(group.space, step)
+        if fit is None:
+            return f"loops differ: {describe(group.space)} and {describe(space_of(step))}", None
+        if not self._same_points(group, number, step, *fit):
+            return "reads what the kernel makes at other points of the loops", None
+        if self._overwrites(group, step):
+            return "overwrites an input that the kernel reads", None
+        return "", fit
+
+    def _same_points(
+        self, group: Placed, number: int, step: Compute, space: Space, outer: bool
+    ) -> bool:
+        """Every value the step takes from the group is made at the point where it is used."""
+        made = group.writes & self.dependencies.reads[number]
+        if not made:
+            return True
+        mapping = place(step, space, outer=outer)
+        stores: dict[int, tuple[Expr, ...]] = {}
+        for member in group.members:
+            other = self.program.steps[member]
+            if isinstance(other, Compute) and other.output in made:
+                own = place(other, space, outer=member in group.outer)
+                stores[other.output] = tuple(own[a] for a in other.axes)
+                if outer and member not in group.outer and other.reduction is None:
+                    return False  # a value of inner points, wanted at an outer one
+        for load in lp.loads(step.value):
+            if load.buffer in stores:
+                at = tuple(ex.substitute(e, mapping) for e in load.index)
+                if at != stores[load.buffer] or load.guard is not None or load.indirect:
+                    return False
+        return True
+
+    def _overwrites(self, group: Placed, step: Compute) -> bool:
+        """A kernel that overwrites an input holds no other reader or writer of it."""
+        own = self.program.buffers[step.output]
+        if own.kind == "alias" and own.base in group.reads:
+            return True
+        written = (self.program.buffers[b] for b in group.writes)
+        bases = {found.base for found in written if found.kind == "alias"}
+        return bool(bases & {load.buffer for load in lp.loads(step.value)})
+
+
+def _append(own: _Log | None, base: _Log | None, log: _Log | None) -> _Log | None:
+    """The joining on top of ``own``, with the refusals in ``log`` (grown from ``base``) under it."""
+    if own is None or own is base:
+        return log
+    return _Log(own.verdict, log)
+
+
+def _fit(space: Space, step: Compute) -> tuple[Space, bool] | None:
+    merged = merge(space, space_of(step))
+    if merged is not None:
+        return merged, False
+    if space.reduces and step.reduction is None:
+        kept = refine(space.kept(), space_of(step).sizes)
+        if kept is not None:
+            return refine_kept(space, kept), True
+    return None
+
+
+def refine_kept(space: Space, kept: tuple[Expr, ...]) -> Space:
+    """The space with its kept axes cut as in ``kept``."""
+    sizes: list[Expr] = []
+    folded: list[bool] = []
+    rest = list(kept)
+    for size, fold in zip(space.sizes, space.folded, strict=True):
+        if fold:
+            sizes.append(size)
+            folded.append(True)
+            continue
+        done: Expr = ex.ONE
+        while done is not size:
+            part = rest.pop(0)
+            done = done * part
+            sizes.append(part)
+            folded.append(False)
+    return Space(tuple(sizes), tuple(folded))
+
+
+def describe(space: Space) -> str:
+    """A space for a person: ``(64, fold 512)``."""
+    parts = (f"fold {s}" if f else str(s) for s, f in zip(space.sizes, space.folded, strict=True))
+    return "(" + ", ".join(parts) + ")"
+
+
+def _bits(bits: int) -> Iterator[int]:
+    while bits:
+        low = bits & -bits
+        yield low.bit_length() - 1
+        bits ^= low

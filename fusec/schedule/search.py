@@ -1,0 +1,162 @@
+"""The search over partitions: which computations share a kernel, weighed by a cost model.
+
+Each region is partitioned on its own, by beam search: its computations are placed in program
+order, each into a group where that is legal or into one of its own, and the cheapest few partial
+partitions are kept. A value that several kernels need is stored once or computed again where that is cheaper.
+Equal regions are searched once. Past a size the beam narrows to one, which is greedy fusion: the
+time stays near-linear in the size of the program.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, replace
+from typing import Final
+
+from fusec.errors import ScheduleError
+from fusec.ir.loop import BufferView, Compute, LoopProgram, external_reads
+from fusec.schedule.cost import CPU, Machine, StepFacts, step_facts
+from fusec.schedule.dependencies import Dependencies, find_dependencies
+from fusec.schedule.group_key import steps_key
+from fusec.schedule.groups import Group, Schedule, Verdict
+from fusec.schedule.partition import Partition, Placed
+from fusec.schedule.recompute import recompute
+from fusec.schedule.regions import find_regions
+from fusec.schedule.space import space_of
+
+BEAM: Final = 6
+_FULL_BEAM: Final = 40  # computations in a region that gets the whole beam
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The partition found for a region, by position in the region."""
+
+    groups: tuple[tuple[tuple[int, ...], frozenset[int]], ...]  # members, those at the outer level
+    repeated: tuple[tuple[int, int], ...]  # (producer, reader): computed again in the reader
+    verdicts: tuple[tuple[int, int, bool, str], ...]
+
+
+def schedule(
+    program: LoopProgram, *, fusion: bool = True, machine: Machine = CPU, beam: int = BEAM
+) -> Schedule:
+    """Partition the steps into groups and order them. Raises ScheduleError on a cyclic program."""
+    dependencies = find_dependencies(program)
+    groups: list[Group] = []
+    verdicts: list[Verdict] = []
+    repeated: list[tuple[int, int]] = []
+    for number, step in enumerate(program.steps):
+        if not isinstance(step, Compute):
+            groups.append(Group((number,), frozenset(), None))
+        elif not fusion:
+            groups.append(Group((number,), frozenset(), space_of(step)))
+    if fusion:
+        regions = find_regions(program, dependencies)
+        stored = _always_stored(program) | _read_across(program, dependencies, regions)
+        known: dict[tuple[object, ...], _Choice] = {}
+        for region in regions:
+            key = steps_key(program, region, stored).shape
+            choice = known.get(key)
+            if choice is None:
+                choice = _search(program, dependencies, region, stored, machine, beam)
+                known[key] = choice
+            for members, outer in choice.groups:
+                numbers = tuple(region[m] for m in members)
+                groups.append(Group(numbers, frozenset(region[m] for m in outer), None))
+            repeated += [(region[p], region[r]) for p, r in choice.repeated]
+            verdicts += [Verdict(region[s], region[o], f, why) for s, o, f, why in choice.verdicts]
+    if repeated:
+        program, groups = recompute(program, groups, repeated)
+        dependencies = find_dependencies(program)
+    groups = [_with_space(program, g) for g in groups if g.members]
+    return Schedule(program, _ordered(groups, dependencies), tuple(verdicts))
+
+
+def _always_stored(program: LoopProgram) -> frozenset[int]:
+    """Buffers that are read by a call or returned: always stored."""
+    found: set[int] = {o.buffer for o in program.outputs if isinstance(o, BufferView)}
+    for step in program.steps:
+        if not isinstance(step, Compute):
+            found.update(view.buffer for view in external_reads(step))
+    found.update(i for i, b in enumerate(program.buffers) if b.kind == "alias")
+    return frozenset(found)
+
+
+def _search(
+    program: LoopProgram,
+    dependencies: Dependencies,
+    region: list[int],
+    stored: frozenset[int],
+    machine: Machine,
+    beam: int,
+) -> _Choice:
+    """The cheapest partition of a region that the beam finds."""
+    position = {number: i for i, number in enumerate(region)}
+    facts: dict[int, StepFacts] = {}
+    for number in region:
+        step = program.steps[number]
+        assert isinstance(step, Compute)
+        facts[number] = step_facts(program, step)
+    width = beam if len(region) <= _FULL_BEAM else 1
+    states = [Partition(program, dependencies, facts, stored, machine)]
+    for number in region:
+        grown = [after for state in states for after in state.place(number)]
+        grown.sort(key=lambda state: state.time)
+        states = grown[:width]
+    best = states[0]
+    return _Choice(
+        tuple(
+            (tuple(position[m] for m in g.members), frozenset(position[m] for m in g.outer))
+            for g in best.groups
+        ),
+        tuple((position[p], position[r]) for p, r in best.repeated),
+        tuple((position[v.step], position[v.other], v.fused, v.reason) for v in best.verdicts()),
+    )
+
+
+def _read_across(
+    program: LoopProgram, dependencies: Dependencies, regions: list[list[int]]
+) -> frozenset[int]:
+    """Buffers that a computation of another region reads."""
+    home = {number: i for i, region in enumerate(regions) for number in region}
+    found: set[int] = set()
+    for number, i in home.items():
+        for buffer in dependencies.reads[number]:
+            writer = dependencies.writer.get(buffer)
+            if writer is not None and home.get(writer, i) != i:
+                found.add(buffer)
+    return frozenset(found)
+
+
+def _with_space(program: LoopProgram, group: Group) -> Group:
+    """The space of a group from its members, finest axes and all folds."""
+    if not isinstance(program.steps[group.members[0]], Compute):
+        return group
+    placed = Placed.of(program, group.members, group.outer)
+    return replace(group, space=placed)
+
+
+def _ordered(groups: list[Group], dependencies: Dependencies) -> tuple[Group, ...]:
+    """A topological order that keeps close to the program's own."""
+    home = {number: i for i, group in enumerate(groups) for number in group.members}
+    waiting: list[set[int]] = [set() for _ in groups]
+    users: list[list[int]] = [[] for _ in groups]
+    for number, group in home.items():
+        for before in dependencies.before[number]:
+            other = home[before]
+            if other != group and other not in waiting[group]:
+                waiting[group].add(other)
+                users[other].append(group)
+    ready = [(max(g.members), i) for i, g in enumerate(groups) if not waiting[i]]
+    heapq.heapify(ready)
+    order: list[Group] = []
+    while ready:
+        _, number = heapq.heappop(ready)
+        order.append(groups[number])
+        for user in users[number]:
+            waiting[user].discard(number)
+            if not waiting[user]:
+                heapq.heappush(ready, (max(groups[user].members), user))
+    if len(order) != len(groups):
+        raise ScheduleError("the groups depend on each other in a circle")
+    return tuple(order)
