@@ -57,8 +57,9 @@ def _rms(x: Tensor) -> float:
 
 
 def _group(name: str) -> str:
-    """Tensors of one group share a scale: all gradients are rounded against each other."""
-    return "gradient" if name.startswith("gradient of ") else name
+    """Tensors of one group share a scale: all gradients are rounded against each other, and so are
+    all parameters after a step."""
+    return next((g for g in ("gradient of ", "parameter ") if name.startswith(g)), name)
 
 
 def errors(fusec: Result, eager: Result, reference: Result) -> list[Errors]:
