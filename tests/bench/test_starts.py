@@ -79,8 +79,8 @@ def test_launch(tmp_path):
 
 
 def test_a_child_that_fails_shows_its_last_words(tmp_path):
-    with pytest.raises(process.ChildFailedError, match="unrecognized arguments: --nonsense"):
-        process.run("bench.keys_process", ["--nonsense", "--model", "mlp"], folder=tmp_path)
+    with pytest.raises(process.ChildFailedError, match="arguments are required: --name"):
+        process.run("bench.keys_process", ["--model", "mlp"], folder=tmp_path)
 
 
 def test_a_child_gets_no_setting_of_ours(tmp_path, monkeypatch):
