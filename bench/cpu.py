@@ -134,7 +134,7 @@ def wrong(case: Mapping[str, Any]) -> str:
 
 
 def inexact(case: Mapping[str, Any], side: str) -> str:
-    """What a side got wrong, in words. A peer's faults are told, and its time counts all the same."""
+    """What a side got wrong, in words. A peer's faults are told; its time counts all the same."""
     error = case.get("errors", {}).get(side, {"right": True})
     if error["right"]:
         return ""
