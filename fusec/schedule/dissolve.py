@@ -37,6 +37,7 @@ class _Uses:
 def dissolve(program: LoopProgram) -> LoopProgram:
     """See the module docstring. The result computes the same outputs."""
     uses = _count_uses(program)
+    overwriters = _overwriters(program)
     values: dict[int, Compute] = {}
     steps: list[lp.Step] = []
     for step in program.steps:
@@ -44,7 +45,7 @@ def dissolve(program: LoopProgram) -> LoopProgram:
             steps.append(step)
             continue
         step = _substitute(step, values)
-        if _dissolves(step, uses.get(step.output), program):
+        if _dissolves(step, uses.get(step.output), program, overwriters):
             values[step.output] = step
         else:
             steps.append(step)
@@ -70,7 +71,9 @@ def _count_uses(program: LoopProgram) -> dict[int, _Uses]:
     return uses
 
 
-def _dissolves(step: Compute, use: _Uses | None, program: LoopProgram) -> bool:
+def _dissolves(
+    step: Compute, use: _Uses | None, program: LoopProgram, overwriters: dict[int, int]
+) -> bool:
     if use is None or use.external or step.reduction is not None:
         return False
     if use.indirect and step.value.size:
@@ -80,8 +83,11 @@ def _dissolves(step: Compute, use: _Uses | None, program: LoopProgram) -> bool:
     loads = list(lp.loads(step.value))
     if not loads:
         return step.value.size <= 8
-    if not use.consumers or _overwritten(loads, use.consumers[-1], program):
+    if not use.consumers:
         return False
+    last = use.consumers[-1]
+    if any(overwriters.get(load.buffer, last) < last for load in loads):
+        return False  # the input it reads is another by then
     consumers = [program.steps[number] for number in use.consumers]
     if any(isinstance(c, Compute) and _clobbers(step, c, program) for c in consumers):
         return False
@@ -95,15 +101,13 @@ def _dissolves(step: Compute, use: _Uses | None, program: LoopProgram) -> bool:
     return not _amplified(step, consumer)
 
 
-def _overwritten(loads: list[Load], last: int, program: LoopProgram) -> bool:
-    """Whether an input that is read here is overwritten before step ``last`` would read it."""
-    read = {load.buffer for load in loads}
-    return any(
-        isinstance(step, Compute)
-        and program.buffers[step.output].kind == "alias"
-        and program.buffers[step.output].base in read
-        for step in program.steps[:last]
-    )
+def _overwriters(program: LoopProgram) -> dict[int, int]:
+    """Input buffer → the first step that overwrites it."""
+    found: dict[int, int] = {}
+    for number, step in enumerate(program.steps):
+        if isinstance(step, Compute) and program.buffers[step.output].kind == "alias":
+            found.setdefault(program.buffers[step.output].base, number)
+    return found
 
 
 def _clobbers(step: Compute, consumer: Compute, program: LoopProgram) -> bool:

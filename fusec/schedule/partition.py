@@ -68,7 +68,7 @@ class _Log(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """``stored``: buffers that leave the region. ``time``: nanoseconds of all groups so far, with
+    """``stored``: buffers that leave the region; ``overwritten``: inputs that the program changes. ``time``: nanoseconds of all groups so far, with
     values counted as stored once a reader is in another group. ``repeated``: (producer, reader)
     pairs of step numbers: computed again in the reader's group."""
 
@@ -76,6 +76,7 @@ class Partition:
     dependencies: Dependencies
     facts: dict[int, StepFacts]
     stored: frozenset[int]
+    overwritten: frozenset[int]
     machine: Machine
     groups: tuple[Placed, ...] = ()
     home: dict[int, int] | None = None  # step → group
@@ -240,9 +241,8 @@ class Partition:
             return False  # its value is not the program's any more
         if any(load.indirect and load.buffer == step.output for load in lp.loads(reader.value)):
             return False  # at places known at run time only: written out, they would be unbound
-        overwritten = {b.base for b in self.program.buffers if b.kind == "alias"}
         buffers = {load.buffer for load in lp.loads(step.value)}
-        if buffers & overwritten or self.program.buffers[reader.output].kind == "alias":
+        if buffers & self.overwritten or self.program.buffers[reader.output].kind == "alias":
             return False
         return len(buffers) <= 3
 
@@ -354,7 +354,7 @@ class Partition:
 
 
 def _append(own: _Log | None, base: _Log | None, log: _Log | None) -> _Log | None:
-    """The joining on top of ``own``, with the refusals in ``log`` (grown from ``base``) under it."""
+    """The joining on top of ``own``, the refusals in ``log`` (grown from ``base``) under it."""
     if own is None or own is base:
         return log
     return _Log(own.verdict, log)

@@ -2,9 +2,9 @@
 
 Each region is partitioned on its own, by beam search: its computations are placed in program
 order, each into a group where that is legal or into one of its own, and the cheapest few partial
-partitions are kept. A value that several kernels need is stored once or computed again where that is cheaper.
-Equal regions are searched once. Past a size the beam narrows to one, which is greedy fusion: the
-time stays near-linear in the size of the program.
+partitions are kept. A value that several kernels need is stored once or computed again where that
+is cheaper. Equal regions are searched once. Past a size the beam narrows to one, which is greedy
+fusion: the time stays near-linear in the size of the program.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def _search(
         assert isinstance(step, Compute)
         facts[number] = step_facts(program, step)
     width = beam if len(region) <= _FULL_BEAM else 1
-    states = [Partition(program, dependencies, facts, stored, machine)]
+    overwritten = frozenset(b.base for b in program.buffers if b.kind == "alias")
+    states = [Partition(program, dependencies, facts, stored, overwritten, machine)]
     for number in region:
         grown = [after for state in states for after in state.place(number)]
         grown.sort(key=lambda state: state.time)
