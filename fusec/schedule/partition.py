@@ -68,9 +68,10 @@ class _Log(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """``stored``: buffers that leave the region; ``overwritten``: inputs that the program changes. ``time``: nanoseconds of all groups so far, with
-    values counted as stored once a reader is in another group. ``repeated``: (producer, reader)
-    pairs of step numbers: computed again in the reader's group."""
+    """``stored``: buffers that leave the region; ``overwritten``: inputs that the program changes.
+    ``time``: nanoseconds of all groups so far, with values counted as stored once a reader is in
+    another group. ``repeated``: (producer, reader) pairs of step numbers: computed again in the
+    reader's group."""
 
     program: LoopProgram
     dependencies: Dependencies
