@@ -53,8 +53,12 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 def mark_dynamic(tensor: torch.Tensor, dims: frozenset[int]) -> None:
     """Tell Dynamo that these dims of a result vary, so that the next graph is dynamic at once."""
-    known: set[int] = getattr(tensor, "_dynamo_propagated_dynamic_indices", set())
-    tensor._dynamo_propagated_dynamic_indices = known | dims  # type: ignore[attr-defined]
+    wrappers: Any = torch._functorch._aot_autograd.runtime_wrappers
+    # The attribute that it sets was renamed in 2.13, and the function with it.
+    mark = getattr(wrappers, "mark_dynamo_propagated_dynamic_indices", None)
+    if mark is None:
+        mark = wrappers.maybe_mark_dynamic_helper
+    mark(tensor, set(dims))
 
 
 def expects_fake_outputs() -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fusec.capture import seams
-from fusec.capture.seams import SimpleForward
+from fusec.capture.seams import SimpleForward, TangentLayout
 
 PACKAGE = Path(seams.__file__).parents[1]
 
@@ -288,7 +288,11 @@ def test_simple_forward_of_training() -> None:
     assert [(o.is_tensor, o.requires_grad) for o in got.outputs] == [(True, True), (True, False)]
     assert got.saved_checked + got.saved_unchecked >= 2
     (layout,) = got.tangents
-    assert (layout.memory_format, layout.size, layout.stride) == (None, (2, 3), (3, 1))
+    # Releases differ in what they record for static shapes.
+    assert layout in (
+        TangentLayout(None, (2, 3), (3, 1)),
+        TangentLayout(torch.contiguous_format),
+    )
 
 
 def test_simple_forward_with_symbols() -> None:
