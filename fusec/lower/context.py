@@ -169,10 +169,23 @@ class Lowering:
         found = as_buffer_view(view, self.buffers[view.buffer].stride)
         if found is not None:
             return found
-        copy = self.pointwise(view.dtype, view.shape, lambda at: self.load(view, at))
+        copy = self.copy(view, contiguous_stride(view.shape))
         again = as_buffer_view(copy, self.buffers[copy.buffer].stride)
         assert again is not None
         return again
+
+    def copy(self, view: View, stride: Sequence[Expr]) -> View:
+        """The view's elements in a buffer of their own with those strides."""
+        if computable(view.dtype):
+            return self.pointwise(view.dtype, view.shape, lambda at: self.load(view, at), stride)
+        source = as_buffer_view(view, self.buffers[view.buffer].stride)
+        if source is None:
+            raise LoweringError(f"{self.where()}: rearranges a tensor of {view.dtype}")
+        out = self.temp(view.dtype, view.shape, stride)
+        self.steps.append(
+            External((out,), "aten.clone.default", (source,), origin=(self.position,))
+        )
+        return whole(out, view.dtype, view.shape)
 
     def extern_arg(self, arg: Arg) -> ExternArg:
         """An argument for an external call: references become strided views or numbers."""
@@ -238,6 +251,11 @@ def _permuted_contiguous(t: TensorType) -> bool:
         step = step * t.shape[found]
         left.remove(found)
     return True
+
+
+def computable(dtype: str) -> bool:
+    """Whether loops can hold elements of that type; the others go through ATen whole."""
+    return DTYPES[dtype].kind != "complex" and not dtype.startswith("f8")
 
 
 def normalise_dim(dim: int, rank: int) -> int:

@@ -10,21 +10,29 @@ from typing import Final
 
 from fusec.errors import LoweringError
 from fusec.ir import expr as ex
-from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr
 from fusec.ir.graph import Graph, Node, Ref, ScalarType, TensorType
 from fusec.ir.loop import Buffer, BufferView, LoopProgram, Output
 from fusec.ir.verify_loop import verify_program
-from fusec.lower.context import Lowering, Value, dense_stride
+from fusec.lower.context import Lowering, Value, computable, dense_stride
 from fusec.lower.creation import CREATION
 from fusec.lower.gather import GATHER
 from fusec.lower.indexing import INDEXING
 from fusec.lower.pointwise import POINTWISE, Rule
 from fusec.lower.reductions import REDUCTIONS
+from fusec.lower.strided import STRIDED
 from fusec.lower.view import View, as_buffer_view, whole
-from fusec.lower.views import VIEWS
+from fusec.lower.views import MOVING, VIEWS
 
-RULES: Final[dict[str, Rule]] = {**POINTWISE, **VIEWS, **REDUCTIONS, **CREATION, **INDEXING, **GATHER}
+RULES: Final[dict[str, Rule]] = {
+    **POINTWISE,
+    **VIEWS,
+    **REDUCTIONS,
+    **CREATION,
+    **INDEXING,
+    **GATHER,
+    **STRIDED,
+}
 
 # Done better by a library than by loops of ours; not counted as missing.
 LIBRARY: Final = frozenset(
@@ -39,9 +47,6 @@ LIBRARY: Final = frozenset(
         "_fft_c2c _fft_r2c _fft_c2r sort topk"
     ).split()
 )
-
-_COMPLEX: Final = frozenset(name for name, d in DTYPES.items() if d.kind == "complex")
-_FLOAT8: Final = frozenset(name for name in DTYPES if name.startswith("f8"))
 
 
 def lower(graph: Graph, *, strict_rounding: bool = False) -> LoopProgram:
@@ -95,12 +100,14 @@ def _call(low: Lowering, node: Node) -> Value:
 
 def _native(low: Lowering, node: Node) -> bool:
     """Whether every tensor of a node has an element type that loops can compute with."""
-    if node.target.startswith(tuple(VIEWS)):
+    packet = ".".join(node.target.split(".")[:2])
+    if (node.target in VIEWS or packet in VIEWS or packet == "aten.as_strided") and (
+        packet not in MOVING
+    ):
         return True
     types = [low.graph.nodes[r.index].type for r in _refs(node)]
     types += list(node.type) if isinstance(node.type, tuple) else [node.type]
-    names = {t.dtype for t in types if isinstance(t, TensorType)}
-    return not names & (_COMPLEX | _FLOAT8)
+    return all(computable(t.dtype) for t in types if isinstance(t, TensorType))
 
 
 def _refs(node: Node) -> list[Ref]:
@@ -158,7 +165,7 @@ def _output_view(low: Lowering, view: View, t: TensorType) -> BufferView:
     ):
         return BufferView(found.buffer, found.shape, t.stride, found.offset)
     stride = t.stride if _apart(t) else dense_stride(t)
-    copy = low.pointwise(t.dtype, t.shape, lambda at: low.load(view, at), stride)
+    copy = low.copy(view, stride)
     again = as_buffer_view(copy, low.buffers[copy.buffer].stride)
     assert again is not None
     return again

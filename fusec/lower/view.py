@@ -89,7 +89,7 @@ def coordinates_for_reshape(
                 left, i = left * old[i], i + 1
             else:
                 right, j = right * new[j], j + 1
-        result.extend(_delinearise(_linearise(new[j0:j], at[j0:j]), old[i0:i]))
+        result.extend(delinearise(linearise(new[j0:j], at[j0:j]), old[i0:i]))
     return tuple(result)
 
 
@@ -103,14 +103,16 @@ def _smaller(left: Expr, right: Expr, can_left: bool, can_right: bool) -> bool:
     return ex.mod(right, left) is ex.ZERO if left is not ex.ZERO else True
 
 
-def _linearise(shape: Sequence[Expr], at: Sequence[Expr]) -> Expr:
+def linearise(shape: Sequence[Expr], at: Sequence[Expr]) -> Expr:
+    """The row-major position of coordinates ``at`` in a shape."""
     linear: Expr = ex.ZERO
     for size, coordinate in zip(shape, at, strict=True):
         linear = linear * size + coordinate
     return linear
 
 
-def _delinearise(linear: Expr, shape: Sequence[Expr]) -> list[Expr]:
+def delinearise(linear: Expr, shape: Sequence[Expr]) -> list[Expr]:
+    """The coordinates in a shape of a row-major position."""
     live = [k for k, size in enumerate(shape) if size is not ex.ONE]
     coordinates: list[Expr] = [ex.ZERO] * len(shape)
     step: Expr = ex.ONE

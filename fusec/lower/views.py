@@ -205,6 +205,9 @@ def _int(low: Lowering, arg: Arg) -> int:
     raise LoweringError(f"{low.where()}: expected a constant integer, got {found!r:.60}")
 
 
+# Of these, the ones that make loops: an element type that loops cannot hold is left to ATen.
+MOVING: Final = frozenset(("aten.flip", "prims.rev", "aten.repeat"))
+
 VIEWS: Final[dict[str, Rule]] = {
     "aten.alias": _identity,
     "aten.detach": _identity,

@@ -17,6 +17,12 @@ TORCH_DTYPES: Final[Mapping[str, torch.dtype]] = {
     "u64": torch.uint64, "u32": torch.uint32, "u16": torch.uint16, "u8": torch.uint8,
     "bool": torch.bool, "c32": torch.complex32, "c64": torch.complex64, "c128": torch.complex128,
 }  # fmt: skip
+_FORMATS: Final[Mapping[str, torch.memory_format]] = {
+    "contiguous": torch.contiguous_format,
+    "preserve": torch.preserve_format,
+    "channels_last": torch.channels_last,
+    "channels_last_3d": torch.channels_last_3d,
+}
 
 
 def operator(target: str) -> Callable[..., Any]:
@@ -47,9 +53,8 @@ def attribute(attr: Attr) -> object:
         return TORCH_DTYPES[attr.name]
     if attr.kind == "device":
         return torch.device(attr.name)
-    found = getattr(torch, attr.name.removeprefix("torch."), None)
-    if attr.kind in ("layout", "memory_format") and isinstance(
-        found, torch.layout | torch.memory_format
-    ):
-        return found
+    if attr.kind == "layout" and attr.name == "strided":
+        return torch.strided
+    if attr.kind == "memory_format" and attr.name in _FORMATS:
+        return _FORMATS[attr.name]
     raise LoadError(f"this torch has no {attr.kind} {attr.name!r}")

@@ -19,8 +19,11 @@ from fusec.capture.export import export
 from fusec.codegen.isa import host_target
 from fusec.ir.expr import as_int
 from fusec.ir.graph import Graph, Ref, TensorType
+from fusec.ir.program import Call
+from fusec.ir.program_wire import program_from_bytes
 from fusec.options import Options
 from fusec.pipeline import compile_local
+from fusec.runtime.format import PROGRAM_BLOB
 from fusec.runtime.loader import load
 from fusec.trace import Recorder
 
@@ -33,11 +36,12 @@ class Differs(AssertionError):
 
 @dataclass
 class Compiled:
-    """A function compiled through AOTAutograd; ``graphs`` and ``reports`` as they were made."""
+    """A function compiled through AOTAutograd; ``graphs`` and ``calls`` as they were made."""
 
     fn: Callable[..., Any]
     options: Options = field(default_factory=lambda: Options(progress=False))
     graphs: list[Graph] = field(default_factory=list)
+    calls: list[tuple[str, str]] = field(default_factory=list)  # (operator, reason)
     recorder: Recorder = field(default_factory=Recorder)
     run: Callable[..., Any] = field(init=False)
 
@@ -60,6 +64,8 @@ class Compiled:
         found: Found = compile_local(
             exported.graph, host_target(), self.options, _STORE, recorder=self.recorder
         )
+        program = program_from_bytes(found.blobs[PROGRAM_BLOB])
+        self.calls += [(s.target, s.reason) for s in program.steps if isinstance(s, Call)]
         loaded: list[Any] = []
 
         def boxed(inputs: list[Any]) -> list[Any]:

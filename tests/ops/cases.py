@@ -1,0 +1,241 @@
+"""One OpInfo and one dtype, compiled by fusec and compared with eager: forward and gradients."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from fusec.errors import CaptureUnsupported, LoweringError
+from tests.lower.harness import Compiled, copied, values_differ
+
+# Not what a compiler's graph can hold or repeat: memory that nobody wrote, and process state.
+SKIPPED = frozenset(
+    "empty empty_like empty_permuted empty_strided new_empty new_empty_strided "
+    "nn.functional.feature_alpha_dropout torch.ops.aten._unsafe_masked_index "
+    "to_sparse sparse.mm sparse.sampled_addmm".split()
+)
+
+
+@dataclass
+class Outcome:
+    """What came of one operation and dtype.
+
+    status: ok, wrong, eager (fusec refuses the graph, eager runs it), error (a fault of fusec),
+    none (eager or the tracer refuses every sample). fallbacks: ATen operators called without a
+    rule; library: whether others were called on purpose.
+    """
+
+    status: str
+    detail: str = ""
+    samples: int = 0
+    fallbacks: tuple[str, ...] = ()
+    library: tuple[str, ...] = ()
+    kernels: int = 0
+    gradients: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Sample:
+    leaves: list[Any]
+    spec: Any
+    positions: list[int]  # leaves that are tensors, passed as inputs
+
+    def tensors(self) -> list[torch.Tensor]:
+        return [self.leaves[i] for i in self.positions]
+
+    def call(self, op: Callable[..., Any], tensors: Sequence[Any]) -> Any:
+        leaves = list(self.leaves)
+        for i, tensor in zip(self.positions, tensors):
+            leaves[i] = tensor
+        input_, args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        return op(input_, *args, **kwargs)
+
+
+def run(info: Any, dtype: torch.dtype, *, gradients: bool, limit: int) -> Outcome:
+    """Compile up to ``limit`` samples of an operation in one graph and compare."""
+    logging.disable(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        samples = _samples(info, dtype, gradients, limit)
+        if not samples:
+            return Outcome("none", "eager runs no sample")
+        together = _compare(info, samples, gradients)
+        if together.status in ("ok", "none") or len(samples) == 1:
+            return together
+        return _one_by_one(info, samples, gradients, together)
+
+
+def _one_by_one(
+    info: Any, samples: list[_Sample], gradients: bool, together: Outcome
+) -> Outcome:
+    """Find the samples at fault; those that the graph refuses do not spoil the others."""
+    worst: Outcome | None = None
+    good = 0
+    rank = {"ok": 0, "none": 1, "eager": 2, "error": 3, "wrong": 4}
+    for number, sample in enumerate(samples):
+        one = _compare(info, [sample], gradients)
+        one.detail = f"sample {number}: {one.detail}" if one.detail else ""
+        good += one.status == "ok"
+        if worst is None or rank[one.status] > rank[worst.status]:
+            worst = one
+    assert worst is not None
+    worst.samples = good
+    if worst.status in ("ok", "none"):
+        return together  # only together
+    if worst.status == "eager" and good:
+        return Outcome(
+            "ok", f"some samples run eager: {worst.detail}", good, worst.fallbacks, worst.library,
+            worst.kernels, gradients,
+        )  # fmt: skip
+    return worst
+
+
+def _samples(info: Any, dtype: torch.dtype, gradients: bool, limit: int) -> list[_Sample]:
+    found: list[_Sample] = []
+    made = info.sample_inputs("cpu", dtype, requires_grad=gradients)
+    for sample in itertools.islice(made, 4 * limit):
+        if len(found) == limit:
+            break
+        leaves, spec = pytree.tree_flatten((sample.input, tuple(sample.args), sample.kwargs))
+        if any(isinstance(x, torch.Generator) for x in leaves):
+            continue
+        positions = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+        made_sample = _Sample(leaves, spec, positions)
+        tensors = made_sample.tensors()
+        if any(t.layout is not torch.strided or t.is_conj() or t.is_neg() for t in tensors):
+            continue
+        if not all(_owns_memory(t) for t in tensors):
+            continue
+        try:
+            result = made_sample.call(info.op, copied(tensors))
+        except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
+            continue
+        outputs = pytree.tree_leaves(result)
+        if not any(isinstance(o, torch.Tensor) for o in outputs):
+            continue
+        if any(isinstance(o, torch.Tensor) and o.layout is not torch.strided for o in outputs):
+            continue
+        found.append(made_sample)
+    return found
+
+
+def _owns_memory(x: torch.Tensor) -> bool:
+    return x.untyped_storage().nbytes() % x.element_size() == 0
+
+
+def _compare(info: Any, samples: list[_Sample], gradients: bool) -> Outcome:
+    counts = [len(s.positions) for s in samples]
+    inputs = [t for s in samples for t in s.tensors()]
+
+    def fn(*tensors: Any) -> list[list[Any]]:
+        results = []
+        start = 0
+        for sample, count in zip(samples, counts):
+            out = sample.call(info.op, tensors[start : start + count])
+            results.append([o for o in pytree.tree_leaves(out) if isinstance(o, torch.Tensor)])
+            start += count
+        return results
+
+    compiled = Compiled(fn)
+    mine, theirs = copied(inputs), copied(inputs)
+    try:
+        torch.manual_seed(1)
+        got = compiled(*mine)
+        got_grads = _gradients(got, mine) if gradients else []
+    except (CaptureUnsupported, LoweringError) as error:
+        return Outcome("eager", f"{type(error).__name__}: {error}"[:300], gradients=gradients)
+    except Exception as error:  # noqa: BLE001 - whatever it is belongs into the table
+        kind = type(error)
+        if "fusec" not in kind.__module__ and not compiled.graphs:
+            return Outcome("none", f"tracing refuses: {kind.__name__}: {error}"[:200])
+        return Outcome("error", f"{kind.__name__}: {error}"[:600], gradients=gradients)
+    torch.manual_seed(1)
+    want = fn(*theirs)
+    want_grads = _gradients(want, theirs) if gradients else []
+    exact, exact_grads = _exact(fn, inputs, gradients)
+    outcome = Outcome("ok", samples=len(samples), gradients=gradients)
+    names = compiled.calls
+    outcome.fallbacks = tuple(sorted(n for n, reason in names if reason == "fallback"))
+    outcome.library = tuple(sorted(n for n, reason in names if reason == "library"))
+    outcome.kernels = compiled.recorder.counters.get("kernels", 0)
+    fault = _difference(got, want, exact, "output")
+    fault = fault or _difference([got_grads], [want_grads], exact_grads, "gradient")
+    fault = fault or _difference([mine], [theirs], None, "input afterwards")
+    if fault:
+        outcome.status, outcome.detail = "wrong", fault
+    return outcome
+
+
+def _gradients(outputs: list[list[Any]], inputs: Sequence[Any]) -> list[Any]:
+    """Gradients of a fixed weighting of all differentiable outputs."""
+    total = None
+    for position, out in enumerate(pytree.tree_leaves(outputs)):
+        if not out.requires_grad or not (out.is_floating_point() or out.is_complex()):
+            continue
+        weight = torch.linspace(0.5, 1.5, max(out.numel(), 1), dtype=torch.float64)
+        weight = weight[: out.numel()].reshape(out.shape) * (1 + position % 3)
+        term = (out.to(torch.complex128 if out.is_complex() else torch.float64) * weight).sum()
+        term = term.real if term.is_complex() else term
+        total = term if total is None else total + term
+    wanted = [x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
+    if total is None or not wanted:
+        return []
+    return list(torch.autograd.grad(total, wanted, allow_unused=True))
+
+
+def _exact(
+    fn: Callable[..., Any], inputs: list[torch.Tensor], gradients: bool
+) -> tuple[Any, Any]:
+    """The same in float64; None where that does not work."""
+    try:
+        wide = [
+            x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x
+            for x in copied(inputs)
+        ]
+        torch.manual_seed(1)
+        results = fn(*wide)
+        return results, [_gradients(results, wide) if gradients else []]
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+        return None, None
+
+
+def _difference(got: Any, want: Any, exact: Any, what: str) -> str | None:
+    for number, (a_list, b_list) in enumerate(zip(got, want)):
+        if len(a_list) != len(b_list):
+            return f"{what}s of sample {number}: {len(a_list)} are not {len(b_list)}"
+        for position, (a, b) in enumerate(zip(a_list, b_list)):
+            where = f"{what} {position} of sample {number}"
+            if (a is None) != (b is None):
+                return f"{where}: {a if a is None else 'a tensor'} is not {b if b is None else ''}"
+            if a is None:
+                continue
+            c = None
+            if exact is not None and number < len(exact) and position < len(exact[number]):
+                c = exact[number][position]
+            fault = _tensors_differ(a, b, c)
+            if fault:
+                return f"{where}: {fault}"
+    return None
+
+
+def _tensors_differ(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None) -> str | None:
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return f"{a.dtype}{list(a.shape)} is not {b.dtype}{list(b.shape)}"
+    a, b = a.detach(), b.detach()
+    try:
+        torch.testing.assert_close(a, b, equal_nan=True, check_stride=False)
+    except AssertionError:
+        pass
+    else:
+        return None
+    usable = isinstance(c, torch.Tensor) and c.shape == b.shape
+    return values_differ(a, b, c.detach() if usable and c is not None else b)
