@@ -21,7 +21,8 @@ from fusec.artifact.fingerprint import Fingerprint, graph_fingerprint, toolchain
 from fusec.capture import seams
 from fusec.capture.aot import Executable, Traced, trace
 from fusec.capture.front import Ineligible, front_key
-from fusec.capture.recipe import Recipe, make_recipe, restore
+from fusec.capture.recipe import Recipe, make_recipe
+from fusec.capture.restore import restore
 from fusec.errors import ArtifactError, CompilerError, FusecError, PolicyError
 from fusec.faults import contained
 from fusec.ir.graph import Graph
