@@ -9,7 +9,6 @@ Prints one line of JSON.
 import argparse
 import gc
 import time
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,10 +16,7 @@ import torch
 from bench import accuracy, display, memory, peers, process
 from bench.cases import CASES, Workload
 from bench.step import Step
-from bench.timing import against, interleave
-
-# Name -> seconds so far, by the wall or by the processor's account of this process.
-CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+from bench.timing import CLOCKS, against, interleave
 
 
 def _make(arguments: argparse.Namespace) -> tuple[Workload, torch.Generator]:

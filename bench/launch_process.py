@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bench import display, peers, process
-from bench.timing import against, interleave
+from bench.timing import CLOCKS, against, interleave
 
 
 def add_up(*xs: Tensor) -> Tensor:
@@ -29,6 +29,7 @@ def main() -> int:
     parser.add_argument("--sides", required=True)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
     arguments = parser.parse_args()
     process.die_with_parent()
     torch.set_num_threads(arguments.threads)
@@ -49,7 +50,8 @@ def main() -> int:
                         raise ValueError(f"{side} is off by {worst} for {count} inputs")
                 seconds = arguments.seconds * len(sides)
                 inner = 200 if count < 50 else 50
-                times = interleave(calls, seconds=seconds, inner=inner, warmup=20)
+                clock = CLOCKS[arguments.clock]
+                times = interleave(calls, seconds=seconds, inner=inner, warmup=20, clock=clock)
             cases.append(
                 {
                     "inputs": count,
