@@ -14,7 +14,7 @@ def report(schedule: Schedule, host: HostPlan) -> dict[str, int]:
         "groups": len(host.launches),
         "kernels": sum(isinstance(s, Launch) for s in host.program.steps),
         "distinct_kernels": len(host.kernels),
-        "external_calls": sum(c.reason == "library" for c in calls),
+        "external_calls": sum(c.reason in ("library", "random") for c in calls),
         "fallback_calls": sum(c.reason == "fallback" for c in calls),
         "arena_bytes": host.program.arena_bytes,
     }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from fusec.errors import LoweringError
@@ -15,7 +16,7 @@ from fusec.ir.loop import Buffer, BufferView, Compute, External, ExternArg, Redu
 from fusec.lower.view import View, as_buffer_view, contiguous_stride, loop_axes, view_axes, whole
 
 Number: TypeAlias = "bool | int | float | complex"
-Value: TypeAlias = "View | Expr | Number | None | tuple[Value, ...]"
+Value: TypeAlias = "View | Expr | Scalar | Number | None | tuple[Value, ...]"
 
 
 class Lowering:
@@ -28,6 +29,7 @@ class Lowering:
         self.steps: list[Step] = []
         self.values: list[Value] = []
         self.position = 0  # the node being lowered
+        self._single: Node | None = None  # one of the calls that the node stands for
         self._seen: set[object] = set()
 
     # -- values -----------------------------------------------------------------------------
@@ -64,12 +66,24 @@ class Lowering:
             raise LoweringError(f"{self.where()}: expected sizes, got {arg!r:.80}")
         return tuple(self.size(a) for a in arg)
 
+    def node(self) -> Node:
+        """The call being lowered."""
+        return self.graph.nodes[self.position] if self._single is None else self._single
+
+    @contextmanager
+    def lowering(self, single: Node) -> Iterator[None]:
+        """Lower ``single``, one of the calls that the graph's node stands for."""
+        before, self._single = self._single, single
+        try:
+            yield
+        finally:
+            self._single = before
+
     def where(self) -> str:
-        node = self.graph.nodes[self.position]
-        return f"%{self.position} {node.target}"
+        return f"%{self.position} {self.node().target}"
 
     def node_type(self) -> TensorType:
-        found = self.graph.nodes[self.position].type
+        found = self.node().type
         if not isinstance(found, TensorType):
             raise LoweringError(f"{self.where()}: makes {found!r:.80}, not one tensor")
         return found
@@ -195,6 +209,8 @@ class Lowering:
                 return self.strided(found)
             if isinstance(found, tuple):
                 raise LoweringError(f"{self.where()}: a tuple value is not an argument")
+            if isinstance(found, Scalar):
+                raise LoweringError(f"{self.where()}: takes a number computed from sizes")
             return Symbolic(found) if isinstance(found, Expr) else found
         if isinstance(arg, tuple):
             return tuple(self.extern_arg(a) for a in arg)

@@ -36,8 +36,9 @@ def _range(low: Lowering, node: Node) -> Value:
         start, step = args[0], 1
     else:
         start, step = 0, 1
-    if compute_type(t.dtype) in ("f32", "f64"):
-        return low.external(node, "fallback")
+    work = compute_type(t.dtype)
+    if work in ("f32", "f64"):
+        return low.node_pointwise(lambda at: _real(low, at, start, step, t.dtype))
 
     def body(at: tuple[Expr, ...]) -> Scalar:
         first = start if isinstance(start, (Expr, int)) else int(start)  # type: ignore[arg-type]
@@ -45,6 +46,13 @@ def _range(low: Lowering, node: Node) -> Value:
         return lp.cast(lp.index(at[0] * stride + first), t.dtype)
 
     return low.node_pointwise(body)
+
+
+def _real(low: Lowering, at: tuple[Expr, ...], start: Value, step: Value, dtype: str) -> Scalar:
+    """``start + i·step`` in double precision, as eager accumulates it."""
+    first, stride = (to_type(operand(low, v, at), "f64") for v in (start, step))
+    place = lp.cast(lp.index(at[0]), "f64")
+    return lp.cast(lp.op("add", "f64", first, lp.op("mul", "f64", place, stride)), dtype)
 
 
 def _iota(low: Lowering, node: Node) -> Value:

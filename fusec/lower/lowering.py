@@ -16,9 +16,12 @@ from fusec.ir.loop import Buffer, BufferView, LoopProgram, Output
 from fusec.ir.verify_loop import verify_program
 from fusec.lower.context import Lowering, Value, computable, dense_stride
 from fusec.lower.creation import CREATION
+from fusec.lower.foreach import FOREACH
 from fusec.lower.gather import GATHER
 from fusec.lower.indexing import INDEXING
+from fusec.lower.numbers import symbolic_number
 from fusec.lower.pointwise import POINTWISE, Rule
+from fusec.lower.random import DRAWING, RANDOM
 from fusec.lower.reductions import REDUCTIONS
 from fusec.lower.strided import STRIDED
 from fusec.lower.view import View, as_buffer_view, whole
@@ -32,12 +35,35 @@ RULES: Final[dict[str, Rule]] = {
     **INDEXING,
     **GATHER,
     **STRIDED,
+    **RANDOM,
+    **FOREACH,
 }
 
-# Done better by a library than by loops of ours; not counted as missing.
+# Done better by a library than by loops of ours; not counted as missing. Scatters with
+# accumulation are here because ATen's are deterministic on a CPU; windows, scans and sorts because
+# loops of ours would not be faster.
 LIBRARY: Final = frozenset(
     f"aten.{name}"
     for name in (
+        "scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy "
+        "index_fill index_reduce put embedding_dense_backward _embedding_bag "
+        "_embedding_bag_forward_only _embedding_bag_backward _embedding_bag_dense_backward "
+        "_unsafe_masked_index_put_accumulate masked_scatter unfold_backward "
+        "max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices "
+        "max_pool3d_with_indices_backward avg_pool2d avg_pool2d_backward avg_pool3d "
+        "avg_pool3d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward "
+        "_adaptive_avg_pool3d _adaptive_avg_pool3d_backward adaptive_max_pool2d "
+        "adaptive_max_pool2d_backward adaptive_max_pool3d adaptive_max_pool3d_backward "
+        "fractional_max_pool2d fractional_max_pool2d_backward max_unpool2d max_unpool3d "
+        "upsample_bilinear2d upsample_bilinear2d_backward upsample_linear1d "
+        "upsample_linear1d_backward upsample_trilinear3d upsample_trilinear3d_backward "
+        "upsample_bicubic2d upsample_bicubic2d_backward upsample_nearest2d_backward "
+        "grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward "
+        "im2col col2im reflection_pad1d_backward reflection_pad2d_backward "
+        "reflection_pad3d_backward replication_pad2d_backward replication_pad3d_backward "
+        "cumsum cumprod cummax cummin logcumsumexp histc bincount searchsorted bucketize "
+        "median nanmedian kthvalue mode addmv addbmm addr _cdist_forward _cdist_backward "
+        "_pdist_forward _pdist_backward _trilinear _grouped_mm _ctc_loss _ctc_loss_backward "
         "mm addmm bmm baddbmm mv dot linear convolution convolution_backward _int_mm _scaled_mm "
         "_scaled_dot_product_flash_attention_for_cpu "
         "_scaled_dot_product_flash_attention_for_cpu_backward "
@@ -92,6 +118,8 @@ def _call(low: Lowering, node: Node) -> Value:
     packet = ".".join(node.target.split(".")[:2])
     if packet in LIBRARY:
         return low.external(node, "library")
+    if packet in DRAWING:
+        return low.external(node, "random")
     rule = RULES.get(node.target) or RULES.get(packet)
     if rule is None or not _native(low, node):
         return low.external(node, "fallback")
@@ -132,9 +160,7 @@ def _symbolic(low: Lowering, node: Node) -> Value:
         source = low.view(node.args[0])
         assert isinstance(node.args[1], int)
         return source.shape[node.args[1]]
-    raise LoweringError(
-        f"{low.where()}: a number that depends on tensor data", hint="this graph runs in eager"
-    )
+    return symbolic_number(low, node)
 
 
 def _output(low: Lowering, graph: Graph, arg: object) -> Output:

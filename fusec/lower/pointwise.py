@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from fusec.errors import LoweringError
@@ -24,6 +25,8 @@ def operand(low: Lowering, value: Value, at: Sequence[Expr]) -> Scalar | bool | 
     """A tensor's element, or the number itself (an expression becomes an index scalar)."""
     if isinstance(value, View):
         return low.broadcast(value, at)
+    if isinstance(value, Scalar):
+        return value
     if isinstance(value, Expr):
         return lp.index(value)
     if isinstance(value, (bool, int, float)):
@@ -52,6 +55,7 @@ def common_dtype(low: Lowering, values: Sequence[Value]) -> str:
         v for v in values if isinstance(v, (bool, int, float, complex))
     ]
     numbers += [0 for v in values if isinstance(v, Expr)]
+    numbers += [0.0 for v in values if isinstance(v, Scalar)]
     return promote(tensors, numbers)
 
 
@@ -163,19 +167,21 @@ def _div_mode(low: Lowering, node: Node) -> Value:
     dtype = low.node_type().dtype
     t = compute_type(dtype)
 
-    def body(at: tuple[Expr, ...]) -> Scalar:
-        x, y = (to_type(operand(low, v, at), dtype) for v in values)
-        if mode is None:
-            return lp.op("div", t, x, y)
-        if mode == "trunc" and t in ("f32", "f64"):
-            return lp.op("trunc", t, lp.op("div", t, x, y))
-        return lp.op("divt" if mode == "trunc" else "divf", t, x, y)
-
-    if mode is not None and t not in ("f32", "f64"):
-        return low.external(node, "fallback")  # eager raises on division by zero
-    if mode == "floor":
+    if t not in ("f32", "f64") and not _divides(values[1]):
         return low.external(node, "fallback")
-    return low.node_pointwise(body)
+    name = {None: "div", "trunc": "divt", "floor": "divf"}[mode]  # type: ignore[index]
+    return low.node_pointwise(
+        lambda at: lp.op(name, t, *(to_type(operand(low, v, at), dtype) for v in values))
+    )
+
+
+def _floor_divide(low: Lowering, node: Node) -> Value:
+    return _div_mode(low, replace(node, kwargs=(("rounding_mode", "floor"),)))
+
+
+def _divides(divisor: Value) -> bool:
+    """Whether an integer divisor is certainly not zero in any type: eager raises for a zero."""
+    return isinstance(divisor, int) and not isinstance(divisor, bool) and 0 < abs(divisor) < 128
 
 
 def _pow(low: Lowering, node: Node) -> Value:
@@ -397,12 +403,13 @@ def _bitwise(name: str) -> Rule:
     return rule
 
 
-def _float_only(name: str) -> Rule:
-    """Native for float operands; integer division and remainder raise in eager: leave them there."""
+def _remainder(name: str) -> Rule:
+    """Native where eager does not raise: for floats, and for a number that is not zero."""
     native = binary(name)
 
     def rule(low: Lowering, node: Node) -> Value:
-        if compute_type(low.node_type().dtype) not in ("f32", "f64"):
+        real = compute_type(low.node_type().dtype) in ("f32", "f64")
+        if not real and not _divides(low.value(node.args[1])):
             return low.external(node, "fallback")
         return native(low, node)
 
@@ -466,8 +473,9 @@ POINTWISE: Final[dict[str, Rule]] = {
     "aten.div.Tensor_mode": _div_mode,
     "aten.div.Scalar_mode": _div_mode,
     "aten.true_divide": binary("div"),
-    "aten.remainder": _float_only("rem"),
-    "aten.fmod": _float_only("fmod"),
+    "aten.floor_divide": _floor_divide,
+    "aten.remainder": _remainder("rem"),
+    "aten.fmod": _remainder("fmod"),
     "aten.atan2": binary("atan2"),
     "aten.copysign": binary("copysign"),
     "aten.pow": _pow,
