@@ -36,9 +36,10 @@ from fusec.lower.lowering import lower
 from fusec.options import Options, Target
 from fusec.runtime.format import ARTIFACT_FORMAT, PROGRAM_BLOB, RUNNER_BLOB
 from fusec.schedule.dissolve import dissolve
-from fusec.schedule.search import schedule
 from fusec.schedule.groups import Schedule
+from fusec.schedule.search import schedule
 from fusec.schedule.single import drop_single_folds
+from fusec.schedule.split_folds import split_folds
 from fusec.schedule.verify import verify_schedule
 from fusec.trace import Recorder
 
@@ -113,8 +114,8 @@ def stages(
         program = lower(graph, strict_rounding=options.strict_rounding)
         recorder.count("lowerings")
     with recorder.span("schedule"):
-        dissolved = dissolve(drop_single_folds(program))
-        grouped = schedule(dissolved, fusion=options.fusion)
+        loops = split_folds(dissolve(drop_single_folds(program)))
+        grouped = schedule(loops, fusion=options.fusion)
         verify_schedule(grouped)
     with recorder.span("codegen"):
         host = build_host_plan(grouped, cpu_emitter(target.isa))

@@ -45,7 +45,7 @@ def splat(dtype: str) -> str:
     return "splat_mask" if dtype == "bool" else f"splat_{dtype}"
 
 
-def _combine(fold: str, dtype: str) -> str:
+def combine(fold: str, dtype: str) -> str:
     name = {"sum": "add", "prod": "mul"}.get(fold, fold)
     return f"{name}_{'mask' if dtype == 'bool' else dtype}"
 
@@ -104,7 +104,7 @@ class Folds:
             )
             value = self._masked(inside, value, s)
         name = f"{self.partial(s, copy)}{tag}"
-        scope.emit(f"{name} = {frame.call(_combine(s.fold or '', dtype), name, value)};")
+        scope.emit(f"{name} = {frame.call(combine(s.fold or '', dtype), name, value)};")
 
     def _masked(self, inside: str, value: str, s: Statement) -> str:
         frame, dtype = self.frame, self.dtype(s)
@@ -132,16 +132,16 @@ class Folds:
         """Partial results into the total."""
         if s.fold in INDEXED:
             return ""
-        combine = _combine(s.fold or "", self.dtype(s))
+        operation = combine(s.fold or "", self.dtype(s))
         names = [f"{self.partial(s, copy)}{tag}" for copy in range(copies)]
         parts = list(names)
         while len(parts) > 1:
             pairs = zip(parts[::2], parts[1::2], strict=False)
             odd = parts[len(parts) // 2 * 2 :]
-            parts = [self.frame.call(combine, a, b) for a, b in pairs] + odd
+            parts = [self.frame.call(operation, a, b) for a, b in pairs] + odd
         total = self.total(s, tag)
         reset = " ".join(f"{name} = {self._neutral(s)};" for name in names)
-        return f"{total} = {self.frame.call(combine, total, parts[0])}; {reset}"
+        return f"{total} = {self.frame.call(operation, total, parts[0])}; {reset}"
 
     def finish(self, scope: Scope, s: Statement, tag: str = "") -> None:
         """The finished result becomes a known value of the scope."""

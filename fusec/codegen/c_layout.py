@@ -22,6 +22,7 @@ INDEXED: Final = frozenset(("argmax", "argmin"))
 _VECTOR_BYTES: Final = {"x86-64-v2": 16, "x86-64-v3": 32, "x86-64-v4": 64, "aarch64": 16}
 _COPIES: Final = 4
 _MAX_COPIED: Final = 40  # operations in a body that is worth repeating
+_PANEL_BYTES: Final = 32 << 10  # results of all columns, in the first cache
 _SCRATCH_BYTES: Final = 32 << 10  # a row's values kept on the stack
 _HEAVY: Final = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sinh cosh asin acos atan atan2 "
@@ -32,9 +33,10 @@ _HEAVY: Final = frozenset(
 @dataclass(frozen=True, slots=True)
 class Layout:
     """``axis`` carries ``lanes`` lanes (None and 1: none does). ``column``: lanes run along a kept
-    axis beside folds. ``outer`` axes become the parallel loop, ``inner`` ones the loops inside, the
-    lane axis last. ``tiled``: the inner axis that is walked in blocks against the lane axis.
-    ``copies`` of the body run at once. ``scratch``: values kept for later stages of a row."""
+    axis beside folds; ``panel``: such a kernel goes row by row. ``outer`` axes become the parallel
+    loop, ``inner`` ones the loops inside, the lane axis last. ``tiled``: the inner axis that is
+    walked in blocks against the lane axis. ``copies`` of the body run at once. ``scratch``: values
+    kept for later stages of a row."""
 
     axis: Sym | None
     lanes: int
@@ -44,6 +46,7 @@ class Layout:
     tiled: Sym | None
     copies: int
     scratch: tuple[Scalar, ...]
+    panel: bool = False
 
 
 def choose_layout(loop: KernelLoop, isa: str) -> Layout:
@@ -58,7 +61,8 @@ def choose_layout(loop: KernelLoop, isa: str) -> Layout:
     copies = _copies(loop, axis, lanes)
     if column:
         outer = tuple(a for a in loop.kept if a is not axis)
-        return Layout(axis, lanes, True, outer, loop.inner, None, copies, ())
+        wide = _is_panel(loop, axis, copies * lanes)
+        return Layout(axis, lanes, True, outer, loop.inner, None, copies, (), wide)
     inner = [a for a in loop.inner if a is not axis]
     if tiled is not None:
         inner.append(tiled)
@@ -108,6 +112,15 @@ def _lane_axis(loop: KernelLoop) -> Sym | None:
         if best is None or (score, position) > best:
             best, choice = (score, position), axis
     return choice
+
+
+def _is_panel(loop: KernelLoop, axis: Sym, strip: int) -> bool:
+    """Whether one stage of folds over rows wider than a strip fits in arrays of results."""
+    width = extent_of(axis)
+    later = any(s.inner and s.stage for s in loop.statements)
+    if width is None or width <= strip or later:
+        return False
+    return width * sum(DTYPES[d].size for d in loop.results.values()) <= _PANEL_BYTES
 
 
 def _tiled_axis(loop: KernelLoop, lane_axis: Sym) -> Sym | None:

@@ -35,8 +35,11 @@ def written_out(reader: Compute, producer: Compute) -> Compute:
 
 def recompute(
     program: LoopProgram, groups: list[Group], pairs: Iterable[tuple[int, int]]
-) -> tuple[LoopProgram, list[Group]]:
-    """Apply (producer, reader) pairs of step numbers, in program order of the readers."""
+) -> tuple[LoopProgram, list[Group], dict[int, int]]:
+    """Apply (producer, reader) pairs of step numbers, in program order of the readers.
+
+    Returns the program, its groups, and the new number of each step that is still there.
+    """
     steps = list(program.steps)
     for producer, reader in sorted(pairs, key=lambda pair: (pair[1], pair[0])):
         made, used = steps[producer], steps[reader]
@@ -54,7 +57,7 @@ def recompute(
         )
         for g in groups
     ]
-    return replace(program, steps=tuple(steps[n] for n in kept)), moved
+    return replace(program, steps=tuple(steps[n] for n in kept)), moved, numbers
 
 
 def _live(program: LoopProgram, steps: list[lp.Step]) -> set[int]:

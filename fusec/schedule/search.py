@@ -61,12 +61,17 @@ def schedule(
                 choice = _search(program, dependencies, region, stored, machine, beam)
                 known[key] = choice
             for members, outer in choice.groups:
-                numbers = tuple(region[m] for m in members)
-                groups.append(Group(numbers, frozenset(region[m] for m in outer), None))
+                joined = tuple(region[m] for m in members)
+                groups.append(Group(joined, frozenset(region[m] for m in outer), None))
             repeated += [(region[p], region[r]) for p, r in choice.repeated]
             verdicts += [Verdict(region[s], region[o], f, why) for s, o, f, why in choice.verdicts]
     if repeated:
-        program, groups = recompute(program, groups, repeated)
+        program, groups, numbers = recompute(program, groups, repeated)
+        verdicts = [
+            replace(v, step=numbers[v.step], other=numbers[v.other])
+            for v in verdicts
+            if v.step in numbers and v.other in numbers
+        ]
         dependencies = find_dependencies(program)
     groups = [_with_space(program, g) for g in groups if g.members]
     return Schedule(program, _ordered(groups, dependencies), tuple(verdicts))

@@ -1,0 +1,210 @@
+"""Kernels with lanes along a kept axis beside the folds: each lane has its own result.
+
+*Strips*: a strip of a few vectors is walked down all folded points, its results in registers.
+*Panels*: all columns of one row after the other, their results in an array that stays in the first
+cache; memory is read in the order in which it lies. Panels suit one stage of folds over wide rows.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fusec.codegen.c_body import STORAGE, Scope
+from fusec.codegen.c_folds import combine, identity, splat
+from fusec.codegen.c_layout import extent_of
+from fusec.codegen.c_lines import Range, indent, while_loop, wrap
+from fusec.codegen.c_nest import Nest
+from fusec.ir import loop as lp
+from fusec.ir.expr import Sym
+from fusec.ir.kernel import Statement
+
+_FLUSH: Final = 64  # additions to a partial result before it goes into the total
+
+
+def strips(nest: Nest) -> list[str]:
+    """Wide strips of several vectors, then narrow ones for the rest of the columns."""
+    layout = nest.layout
+    axis = _axis(nest)
+    lanes, extent = layout.lanes, nest.extent(axis)
+    wide = layout.copies * lanes
+    lines = [
+        f"const long wide = {extent} / {wide}L;",
+        f"const long strips = wide + ({extent} - wide * {wide}L + {lanes - 1}L) / {lanes}L;",
+        f"const long total = {nest.count(layout.outer)} * strips;",
+        *nest.threads(),
+        "for (long o = 0; o < total; o++) {",
+    ]
+    body = ["const long strip = o % strips;", *nest.decode("(o / strips)", layout.outer)]
+    body.append("if (strip < wide) {")
+    body.append(f"  const long {axis.name} = strip * {wide}L;")
+    body += indent(_strip(nest, layout.copies, str(lanes)))
+    static = extent_of(axis)
+    if static is None or static % wide:
+        body.append("} else {")
+        body.append(f"  const long {axis.name} = wide * {wide}L + (strip - wide) * {lanes}L;")
+        body.append(f"  const int n = (int)minl({lanes}L, {extent} - {axis.name});")
+        body += indent(_strip(nest, 1, "n"))
+    body.append("}")
+    return [*lines, *indent(body), "}"]
+
+
+def _axis(nest: Nest) -> Sym:
+    assert nest.layout.axis is not None
+    return nest.layout.axis
+
+
+def _strip(nest: Nest, copies: int, count: str) -> list[str]:
+    """All stages for one strip of ``copies`` vectors side by side."""
+    layout = nest.layout
+    varying = frozenset((*layout.outer, _axis(nest)))
+    sides = [Scope(nest.frame, varying, count, True, shift=c * layout.lanes) for c in range(copies)]
+    lines: list[str] = []
+
+    def settle() -> None:
+        for side in sides:
+            lines.extend(side.lines)
+            side.lines.clear()
+
+    for stage in range(nest.loop.stages):
+        for s in nest.statements(stage, inner=False):
+            for side in sides:
+                side.store(s.buffer, s.index, s.value)
+        statements = nest.statements(stage, inner=True)
+        if not statements:
+            continue
+        folds = [s for s in statements if s.fold is not None]
+        inside = _strip_loop(nest, sides, statements, folds)
+        settle()
+        lines += inside
+        for s in folds:
+            for c, side in enumerate(sides):
+                nest.folds.finish(side, s, f"x{c}")
+    settle()
+    return lines
+
+
+def _strip_loop(
+    nest: Nest, sides: list[Scope], statements: list[Statement], folds: list[Statement]
+) -> list[str]:
+    """The folded loops of one stage over all vectors of a strip."""
+    body: list[str] = []
+    flushes: list[str] = []
+    for c, side in enumerate(sides):
+        for s in folds:
+            nest.folds.declare(side, s, 1, f"x{c}")
+            flushes.append(nest.folds.flush(s, 1, f"x{c}"))
+        inner = Scope(
+            nest.frame, frozenset(nest.layout.inner), side.count, True, side, shift=side.shift
+        )
+        for s in statements:
+            if s.fold is None:
+                inner.store(s.buffer, s.index, s.value)
+            else:
+                nest.folds.accumulate(inner, s, 0, partial_lanes=False, tag=f"x{c}")
+        body += inner.lines
+    ranges = nest.ranges(nest.layout.inner)
+    last = ranges.pop()
+    if not folds:
+        return wrap([*ranges, last], body)
+    inside = wrap([Range(last.name, "k", "end")], body)
+    return wrap(
+        ranges,
+        [
+            f"for (long k = {last.start}; k < {last.stop}; k += {_FLUSH}L) {{",
+            f"  const long end = minl(k + {_FLUSH}L, {last.stop});",
+            *indent(inside),
+            *indent(flushes),
+            "}",
+        ],
+    )
+
+
+def panel(nest: Nest) -> list[str]:
+    """Row after row over all columns, results in arrays; then what follows from the results."""
+    layout, frame = nest.layout, nest.frame
+    axis = _axis(nest)
+    lanes, width = layout.lanes, extent_of(axis)
+    assert width is not None
+    folds = [s for s in nest.statements(0, inner=True) if s.fold is not None]
+    arrays = {s.buffer: f"a{i}" for i, s in enumerate(folds)}
+    body = [*nest.decode("o", layout.outer)]
+    fill: list[str] = []
+    for s in folds:
+        dtype = nest.loop.results[s.buffer]
+        body.append(f"{_storage(dtype)} {arrays[s.buffer]}[{width + lanes}];")
+        neutral = frame.call(splat(dtype), identity(s.fold or "", dtype))
+        place = f"{arrays[s.buffer]} + {axis.name}"
+        fill.append(frame.call(f"st_{_register(dtype)}", place, neutral, str(lanes)) + ";")
+    body += wrap([Range(axis.name, "0", str(width), str(lanes))], fill)
+    row = _columns(nest, nest.statements(0, inner=True), arrays, layout.inner)
+    body += wrap(nest.ranges(layout.inner), row)
+    for stage in range(nest.loop.stages):
+        after = nest.statements(stage, inner=False)
+        if after:
+            body += _columns(nest, after, arrays, ())
+    lines = [f"const long total = {nest.count(layout.outer)};"]
+    if layout.outer:
+        lines += nest.threads()
+    return [*lines, "for (long o = 0; o < total; o++) {", *indent(body), "}"]
+
+
+def _columns(
+    nest: Nest, statements: list[Statement], arrays: dict[int, str], rows: tuple[Sym, ...]
+) -> list[str]:
+    """One walk over all columns: fold into the arrays, or use what they hold."""
+    axis = _axis(nest)
+    lanes, width = nest.layout.lanes, extent_of(axis)
+    assert width is not None
+    around = Scope(nest.frame, frozenset((*nest.layout.outer, *rows)), str(lanes), True)
+    loops: list[str] = []
+    for count in (str(lanes), "n"):
+        scope = Scope(nest.frame, frozenset((axis,)), count, True, around)
+        for s in statements:
+            if s.fold is None:
+                _known_results(nest, scope, s, arrays)
+                scope.store(s.buffer, s.index, s.value)
+            else:
+                _fold_into(nest, scope, s, arrays[s.buffer])
+        if count == "n":
+            loops.append(f"if ({axis.name} < {width}L) {{ const int n = {width % lanes};")
+            loops += [*indent(scope.lines), "}"]
+        else:
+            loops += while_loop(axis.name, lanes, f"{width}L", scope.lines)
+        if width % lanes == 0:
+            break
+    return ["{", *indent([*around.lines, f"long {axis.name} = 0;", *loops]), "}"]
+
+
+def _known_results(nest: Nest, scope: Scope, s: Statement, arrays: dict[int, str]) -> None:
+    for node in lp.walk((s.value,)):
+        if isinstance(node, lp.Reduced) and node not in scope.known:
+            place = f"{arrays[node.buffer]} + {_axis(nest).name}"
+            scope.known[node] = _from_array(nest, scope, place, nest.loop.results[node.buffer])
+
+
+def _from_array(nest: Nest, scope: Scope, place: str, dtype: str) -> str:
+    """A vector of results; arrays are padded to whole vectors."""
+    name = nest.frame.fresh()
+    text = nest.frame.call(f"ld_{_register(dtype)}", place, str(nest.layout.lanes))
+    kind = "vmask" if dtype == "bool" else f"v{dtype}"
+    scope.emit(f"{kind} {name} = {text};")
+    return name
+
+
+def _fold_into(nest: Nest, scope: Scope, s: Statement, array: str) -> None:
+    dtype = nest.loop.results[s.buffer]
+    place = f"{array} + {_axis(nest).name}"
+    before = _from_array(nest, scope, place, dtype)
+    value = scope.value(lp.cast(s.value, dtype))
+    after = nest.frame.call(combine(s.fold or "", dtype), before, value)
+    lanes = str(nest.layout.lanes)
+    scope.emit(nest.frame.call(f"st_{_register(dtype)}", place, after, lanes) + ";")
+
+
+def _register(dtype: str) -> str:
+    """Masks are kept as the vectors they are."""
+    return "i32" if dtype == "bool" else dtype
+
+
+def _storage(dtype: str) -> str:
+    return STORAGE[_register(dtype)]
