@@ -26,12 +26,12 @@ from fusec.trace import Recorder
 _STORE = MemoryStore(512 << 20)  # models of one process share kernels
 
 LEARNING_RATE = 0.01
-# Much larger than AdamW's usual one. A gradient that is zero but for rounding has a random sign, and
-# AdamW's first step moves its parameter by the whole learning rate in that direction: neither eager
-# nor anything else agrees with float64 then. This keeps such steps small.
+# Much larger than AdamW's usual one. A gradient that is zero but for rounding has a random sign,
+# and AdamW's first step moves its parameter by the whole learning rate in that direction: neither
+# eager nor anything else agrees with float64 then. This keeps such steps small.
 EPSILON = 1e-2
-# Sums of few powers of two. torch.compile keeps the step count a float32 tensor, eager takes it as a
-# number: with 0.999, `1 - beta ** step` has lost four digits in float32 before anybody adds.
+# Sums of few powers of two. torch.compile keeps the step count a float32 tensor, eager takes it as
+# a number: with 0.999, `1 - beta ** step` has lost four digits in float32 before anybody adds.
 BETAS = (0.875, 0.984375)
 
 
@@ -86,19 +86,12 @@ def step(
     loss, output = compile_(model)(*inputs)
     loss.backward()
     made = {"loss": loss.detach().clone(), "output": output.detach().clone()}
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            made[f"gradient of {name}"] = parameter.grad.clone()
+    made.update(_gradients(model))
     optimizer = adamw(model, foreach=foreach)
     compile_(optimizer.step)()
     for name, parameter in model.named_parameters():
         made[f"parameter {name}"] = parameter.detach().clone()
-    for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            # Together: what a mean near zero is rounded against is the spread of the data.
-            made[f"statistics of {name}"] = torch.stack(
-                [module.running_mean, module.running_var]
-            ).clone()
+    made.update(_statistics(model))
     return made
 
 
@@ -115,15 +108,70 @@ def compare(example: Example, backend: Backend, *, foreach: bool = False) -> lis
         lambda f: torch.compile(f, backend=backend),
         foreach=foreach,
     )
-    assert set(compiled) == set(eager) == set(reference)
+    return faults(compiled, eager, reference)
+
+
+def compare_passes(
+    model: nn.Module, compiled: Callable[..., Any], inputs: Sequence[Tensor]
+) -> list[str]:
+    """Forward and backward of a compiled model; every tensor whose error is over its bound.
+
+    Nothing is kept of the pass: gradients are cleared, statistics of the model put back.
+    """
+    saved = copy.deepcopy(model.state_dict())
+    eager = passes(copy.deepcopy(model), None, inputs)
+    with exact():
+        wide = [x.double() if x.is_floating_point() else x for x in inputs]
+        reference = passes(copy.deepcopy(model).double(), None, wide)
+    made = passes(model, compiled, inputs)
+    model.load_state_dict(saved)
+    return faults(made, eager, reference)
+
+
+def passes(
+    model: nn.Module, compiled: Callable[..., Any] | None, inputs: Sequence[Tensor]
+) -> dict[str, Tensor]:
+    """Forward and backward: everything that they compute, by name. Gradients are cleared."""
+    model.train()
+    loss, output = (model if compiled is None else compiled)(*inputs)
+    loss.backward()
+    made = {"loss": loss.detach().clone(), "output": output.detach().clone()}
+    made.update(_gradients(model))
+    made.update(_statistics(model))
+    model.zero_grad()
+    return made
+
+
+def _gradients(model: nn.Module) -> dict[str, Tensor]:
+    return {
+        f"gradient of {name}": parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def _statistics(model: nn.Module) -> dict[str, Tensor]:
+    """Mean and variance together: what a mean near zero is rounded against is the data's spread."""
+    return {
+        f"statistics of {name}": torch.stack([module.running_mean, module.running_var]).clone()
+        for name, module in model.named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm)
+    }
+
+
+def faults(
+    made: Mapping[str, Tensor], eager: Mapping[str, Tensor], reference: Mapping[str, Tensor]
+) -> list[str]:
+    """Every tensor of another type or shape than eager's, or else whose error is over its bound."""
+    assert set(made) == set(eager) == set(reference)
     layout = [
-        f"{name}: {compiled[name].dtype} {tuple(compiled[name].shape)}"
+        f"{name}: {made[name].dtype} {tuple(made[name].shape)}"
         for name in eager
-        if (compiled[name].dtype, compiled[name].shape) != (eager[name].dtype, eager[name].shape)
+        if (made[name].dtype, made[name].shape) != (eager[name].dtype, eager[name].shape)
     ]
     return layout or [
         f"{e.name}: {e.fusec:.2e} is over {e.allowed:.2e} (eager's error is {e.eager:.2e})"
-        for e in errors(_result(compiled), _result(eager), _result(reference))
+        for e in errors(_result(made), _result(eager), _result(reference))
         if not e.within
     ]
 
