@@ -62,24 +62,40 @@ def _group(name: str) -> str:
     return next((g for g in ("gradient of ", "parameter ") if name.startswith(g)), name)
 
 
-def errors(fusec: Result, eager: Result, reference: Result) -> list[Errors]:
-    """The errors of every tensor, the worst use of its bound first. NaN counts as infinite."""
+def _sizes(tensors: Mapping[str, Tensor]) -> dict[str, float]:
+    """What each tensor's errors are relative to: the size of the values that were rounded.
+
+    Mostly its own. Some gradients are zero but for rounding (a bias before a softmax): they are
+    rounded against the gradients that they come from. A running mean is what is left of values that
+    cancel: it is rounded against their spread.
+    """
     squares: dict[str, float] = {}
     counts: dict[str, int] = {}
-    for name, tensor in reference.tensors.items():
+    for name, tensor in tensors.items():
         group = _group(name)
         squares[group] = squares.get(group, 0.0) + float(tensor.square().sum())
         counts[group] = counts.get(group, 0) + tensor.numel()
+    sizes = {}
+    for name, tensor in tensors.items():
+        group = _group(name)
+        size = max(_rms(tensor), (squares[group] / max(1, counts[group])) ** 0.5)
+        variance = tensors.get(name.removesuffix("running_mean") + "running_var")
+        if variance is not None:
+            size = max(size, _rms(variance.sqrt()))
+        sizes[name] = size or 1.0
+    return sizes
+
+
+def errors(fusec: Result, eager: Result, reference: Result) -> list[Errors]:
+    """The errors of every tensor, the worst use of its bound first. NaN counts as infinite."""
+    sizes = _sizes(reference.tensors)
     # Half an epsilon: the most by which one rounding moves a value.
     lowest = max(torch.finfo(tensor.dtype).eps for tensor in eager.tensors.values()) / 2
     found = []
     for name, exact in reference.tensors.items():
         dtype = eager.tensors[name].dtype
         ours, theirs = fusec.tensors[name].double(), eager.tensors[name].double()
-        group = _group(name)
-        # Some gradients are zero but for rounding (a bias before a softmax): what they are rounded
-        # against is the size of the gradients that they come from.
-        scale = max(_rms(exact), (squares[group] / max(1, counts[group])) ** 0.5) or 1.0
+        scale = sizes[name]
         eager_error = _rms(theirs - exact) / scale
         rounding = max(torch.finfo(dtype).eps / 2 * OWN_ROUNDINGS, lowest)
         largest = float((ours - theirs).abs().max()) / scale if ours.numel() else 0.0

@@ -101,6 +101,18 @@ def test_a_float32_loss_of_a_bfloat16_model_is_rounded_as_bfloat16():
     assert [e.name for e in errors(fusec, eager, reference) if not e.within] == ["loss 1"]
 
 
+def test_a_running_mean_is_rounded_against_the_spread():
+    spread = {"buffer n.running_var": torch.ones(8, dtype=torch.float64)}
+    exact = torch.full((8,), 1e-2, dtype=torch.float64)
+    reference = result({}, **spread, **{"buffer n.running_mean": exact})
+    eager = result({}, **spread, **{"buffer n.running_mean": exact.float()})
+    fusec = result({}, **spread, **{"buffer n.running_mean": (exact + 1e-7).float()})
+    assert all(e.within for e in errors(fusec, eager, reference))
+    fusec.tensors["buffer n.running_mean"] += 1e-6
+    bad = [e.name for e in errors(fusec, eager, reference) if not e.within]
+    assert bad == ["buffer n.running_mean"]
+
+
 def test_results_survive_the_disk(tmp_path):
     tensors = {
         "a": torch.randn(3, 4),
