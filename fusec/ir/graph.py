@@ -64,7 +64,7 @@ class Attr:
 
 
 Arg: TypeAlias = (
-    "Ref | Symbolic | Attr | bool | int | float | complex | str | bytes | None | tuple[Arg, ...]"
+    "Ref | Symbolic | Attr | bool | int | float | complex | str | bytes | tuple[Arg, ...] | None"
 )
 
 

@@ -5,8 +5,8 @@ constants and operations, and stores it, or folds it over its reduction axes fir
 has no loop form is an `External` call to ATen. Scalars are interned, so equal subtrees are one
 object and common subexpressions cost nothing to find.
 
-Values have *compute* types (see `fusec.ir.dtypes`): a load of bf16 yields f32. What a half-precision
-buffer holds is rounded when it is stored, and explicit casts to a half type round (`round_bf16`).
+Values have *compute* types (see `fusec.ir.dtypes`): a load of bf16 yields f32. What a half
+precision buffer holds is rounded when it is stored, and explicit casts to a half type round (`round_bf16`).
 
 Invariants (`fusec.ir.verify_loop`): a load's index has one expression a dimension of its buffer, it
 only uses axes of its computation and bound indirections, and types of operands agree.
@@ -85,7 +85,9 @@ class Reduced(Scalar):
 _SATURATED: Final = 1 << 30
 
 
-def _make(cls: type[Scalar], key: tuple[object, ...], dtype: str, size: int, **slots: object) -> Scalar:
+def _make(
+    cls: type[Scalar], key: tuple[object, ...], dtype: str, size: int, **slots: object
+) -> Scalar:
     found = _interned.get(key)
     if found is not None:
         return found
@@ -136,17 +138,27 @@ def load(
         guard = None
     if indirect:
         used = {s for e in (*at, *((guard,) if guard is not None else ())) for s in ex.symbols(e)}
-        indirect = tuple(sorted(((s, v) for s, v in indirect if s in used), key=lambda b: b[0].name))
+        indirect = tuple(
+            sorted(((s, v) for s, v in indirect if s in used), key=lambda b: b[0].name)
+        )
     size = 1 + sum(v.size for _, v in indirect)
     compute = DTYPES[dtype].compute
     return _make(
-        Load, ("load", buffer, compute, at, indirect, guard), compute, size,
-        buffer=buffer, index=at, indirect=indirect, guard=guard,
+        Load,
+        ("load", buffer, compute, at, indirect, guard),
+        compute,
+        size,
+        buffer=buffer,
+        index=at,
+        indirect=indirect,
+        guard=guard,
     )
 
 
 def op(name: str, dtype: str, *args: Scalar) -> Scalar:
-    return _make(Op, ("op", name, dtype, args), dtype, 1 + sum(a.size for a in args), name=name, args=args)
+    return _make(
+        Op, ("op", name, dtype, args), dtype, 1 + sum(a.size for a in args), name=name, args=args
+    )
 
 
 def reduced(buffer: int, dtype: str) -> Scalar:
@@ -188,7 +200,9 @@ def walk(roots: Iterable[Scalar]) -> Iterator[Scalar]:
         stack.extend((c, False) for c in reversed(children(node)))
 
 
-def rewrite(root: Scalar, leaf: Callable[[Scalar], Scalar | None], memo: dict[Scalar, Scalar]) -> Scalar:
+def rewrite(
+    root: Scalar, leaf: Callable[[Scalar], Scalar | None], memo: dict[Scalar, Scalar]
+) -> Scalar:
     """Rebuild a tree. ``leaf`` may replace a node (its result is not visited again)."""
     for node in walk((root,)):
         if node in memo:
@@ -260,8 +274,8 @@ class BufferView:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """``op``: sum, prod, min, max, or, and, argmax, argmin. ``axes`` are folded, in order; ``order``
-    is all axes, kept and folded, as they lie in the tensor that is reduced."""
+    """``op``: sum, prod, min, max, or, and, argmax, argmin. ``axes`` are folded, in order;
+    ``order`` is all axes, kept and folded, as they lie in the tensor that is reduced."""
 
     op: str
     axes: tuple[Sym, ...]

@@ -6,16 +6,18 @@ from typing import Any, Final
 
 import msgpack
 
-from fusec.errors import WireError
+from fusec.errors import VerifyError, WireError
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr
 from fusec.ir.graph import SymbolRange
 from fusec.ir.loop import BufferView, ExternArg, Output
 from fusec.ir.program import Call, Constant, Launch, Program, ProgramStep, Slot
+from fusec.ir.verify_program import verify_host_program
 from fusec.ir.wire import arg_from_wire, arg_to_wire, expr_from_wire, expr_to_wire
 
 PROGRAM_VERSION: Final = 1
 MAX_PROGRAM_BYTES: Final = 128 << 20
+MAX_ARENA_BYTES: Final = 1 << 44
 _SLOT_KINDS: Final = ("input", "arena", "fresh", "result", "alias")
 _FIELDS: Final = frozenset(
     ("v", "inputs", "slots", "constants", "steps", "outputs", "kernels", "symbols", "arena")
@@ -160,6 +162,19 @@ def _step_from(data: Any, slots: int, kernels: int) -> ProgramStep:
     )
 
 
+def _constant_from(data: Any, count: int) -> Constant:
+    slot, content = data
+    if not isinstance(content, bytes):
+        raise WireError(f"a constant without its bytes: {content!r:.20}")
+    return Constant(_slot_index(slot, count), content)
+
+
+def _arena_from(data: object) -> int:
+    if isinstance(data, bool) or not isinstance(data, int) or not 0 <= data <= MAX_ARENA_BYTES:
+        raise WireError(f"not the size of an arena: {data!r:.40}")
+    return data
+
+
 def program_from_bytes(data: bytes) -> Program:
     """Raises WireError for anything but a program of this version within the limits."""
     if len(data) > MAX_PROGRAM_BYTES:
@@ -179,10 +194,10 @@ def program_from_bytes(data: bytes) -> Program:
         slots = tuple(_slot_from(s) for s in body["slots"])
         kernels = tuple((str(a), str(b)) for a, b in body["kernels"])
         count = len(slots)
-        return Program(
+        program = Program(
             tuple(_input_from(i, count) for i in body["inputs"]),
             slots,
-            tuple(Constant(_slot_index(s, count), bytes(b)) for s, b in body["constants"]),
+            tuple(_constant_from(c, count) for c in body["constants"]),
             tuple(_step_from(s, count, len(kernels)) for s in body["steps"]),
             tuple(_output_from(o, count) for o in body["outputs"]),
             kernels,
@@ -190,7 +205,12 @@ def program_from_bytes(data: bytes) -> Program:
                 SymbolRange(str(n), int(lo), None if up is None else int(up))
                 for n, lo, up in body["symbols"]
             ),
-            int(body["arena"]),
+            _arena_from(body["arena"]),
         )
     except (TypeError, ValueError, KeyError, IndexError) as error:
         raise WireError(f"a program is malformed: {error}") from error
+    try:
+        verify_host_program(program)
+    except VerifyError as error:
+        raise WireError(f"a program breaks its rules: {error.message}") from error
+    return program

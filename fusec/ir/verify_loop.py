@@ -55,7 +55,12 @@ def verify_program(program: LoopProgram) -> None:
 
 
 def _verify_scalar(
-    root: Scalar, axes: set[Sym], sizes: set[str], program: LoopProgram, written: set[int], where: str
+    root: Scalar,
+    axes: set[Sym],
+    sizes: set[str],
+    program: LoopProgram,
+    written: set[int],
+    where: str,
 ) -> None:
     for node in walk((root,)):
         if isinstance(node, Load):
@@ -91,6 +96,3 @@ def _verify_op(node: Op, where: str) -> None:
         raise VerifyError(f"{where}: {node.name} of {types} gives {node.dtype}")
     if node.name == "where" and types != ["bool", node.dtype, node.dtype]:
         raise VerifyError(f"{where}: where of {types} gives {node.dtype}")
-
-
-

@@ -34,6 +34,7 @@ GRAPH_VERSION: Final = 1
 MAX_GRAPH_BYTES: Final = 256 << 20
 MAX_NODES: Final = 1_000_000
 MAX_DEPTH: Final = 64
+MAX_OPERANDS: Final = 4096
 MAX_DIGITS: Final = 64  # of a number that 64 bits do not hold
 _OPS: Final = ("input", "const", "call")
 _ATTR_KINDS: Final = ("dtype", "device", "layout", "memory_format")
@@ -46,7 +47,7 @@ def expr_to_wire(e: Expr) -> object:
     if isinstance(e, ex.Sym):
         if e.upper is not None:
             return ["a", e.name, expr_to_wire(e.upper)]
-        return ["s", e.name, e.lower]
+        return ["s", e.name, _int_to_wire(e.lower)]
     if isinstance(e, ex.Sum):
         return [
             "+",
@@ -89,20 +90,23 @@ def expr_from_wire(data: object, depth: int = 0) -> Expr:
     if not isinstance(data, (list, tuple)) or not data or not isinstance(data[0], str):
         raise WireError(f"not an expression: {data!r:.80}")
     op, rest = data[0], data[1:]
+    if len(rest) > MAX_OPERANDS:
+        raise WireError(f"an expression of {len(rest)} operands", hint=f"at most {MAX_OPERANDS}")
     try:
         if op == "i" and len(rest) == 1 and isinstance(rest[0], str) and len(rest[0]) < MAX_DIGITS:
             return ex.integer(int(rest[0]))
-        if op == "s" and len(rest) == 2 and _is_name(rest[0]) and isinstance(rest[1], int):
-            return ex.symbol(rest[0], rest[1])
+        if op == "s" and len(rest) == 2 and _is_name(rest[0]):
+            return ex.symbol(rest[0], _int_from_wire(rest[1]))
         if op == "a" and len(rest) == 2 and _is_name(rest[0]):
             return ex.axis(rest[0], expr_from_wire(rest[1], depth + 1))
         if op == "+" and rest:
-            result = ex.integer(_int_from_wire(rest[0]))
-            for coefficient, atom in rest[1:]:
-                result = result + expr_from_wire(atom, depth + 1) * _int_from_wire(coefficient)
-            return result
+            terms: dict[Expr, int] = {}
+            for coefficient, data_of_atom in rest[1:]:
+                atom = _atom(data_of_atom, depth)
+                terms[atom] = terms.get(atom, 0) + _int_from_wire(coefficient)
+            return ex.from_terms(_int_from_wire(rest[0]), terms)
         if op == "*":
-            return ex.product(expr_from_wire(f, depth + 1) for f in rest)
+            return ex.product(_atom(f, depth) for f in rest)
         if op in _BINARY and len(rest) == 2:
             left, right = (expr_from_wire(e, depth + 1) for e in rest)
             return _BINARY[op](left, right)
@@ -112,6 +116,14 @@ def expr_from_wire(data: object, depth: int = 0) -> Expr:
     except (ValueError, TypeError, ZeroDivisionError) as error:
         raise WireError(f"malformed expression: {data!r:.80}") from error
     raise WireError(f"unknown expression form {op!r:.20}")
+
+
+def _atom(data: object, depth: int) -> Expr:
+    """A term or factor. Sums are none: a product of them would be multiplied out, without bound."""
+    found = expr_from_wire(data, depth + 1)
+    if isinstance(found, (ex.Sum, ex.Int)):
+        raise WireError(f"not a term or factor: {data!r:.80}")
+    return found
 
 
 def _is_name(value: object) -> bool:

@@ -17,6 +17,7 @@ from tests.lower.harness import difference, widened
 
 _RUNS = 24
 _UNITS = 3.0
+_CANCELLED = 4e-5  # what is left of values of a few units when they cancel inside one step
 
 
 def faults(case: Case, inputs: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> list[str]:
@@ -133,6 +134,6 @@ def _within(
         spread = torch.maximum(spread, (run.double() - b).abs().nan_to_num(0.0))
         doubtful |= run.isfinite() != eager.isfinite()
     size = b.abs().nan_to_num(0.0, 0.0, 0.0)
-    bound = 4 * spread + 4 * eps * (size + size.mean()) + torch.finfo(mine.dtype).tiny
+    bound = 4 * spread + 4 * eps * (size + size.mean()) + _CANCELLED
     same = (a == b) | (a.isnan() & b.isnan()) | ((a - b).abs() <= bound)
     return bool((same | doubtful).all())

@@ -212,7 +212,6 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("torch.softmax({a}, {dim})", "f", _dim),
     Operation("torch.log_softmax({a}, {dim})", "f", _dim, 0.7),
     Operation("F.layer_norm({a}, {a}.shape[-1:])", "f"),
-    Operation("{a} - {a}.mean({dim}, keepdim=True)", "f", _dim),
     Operation("{a}.norm(dim={dim})", "f", _dim, 0.4),
     Operation("{a}.cumsum({dim})", "f", _dim, 0.3),
     # placing
