@@ -94,6 +94,7 @@ CREATION: Final[dict[str, Rule]] = {
     "aten.scalar_tensor": _filled(0),
     # What uninitialised memory holds is anybody's choice; zeros fuse away.
     "aten.empty.memory_format": _filled(None, 0),
+    "aten.empty_permuted": _filled(None, 0),
     "aten.empty_like": _filled(None, 0),
     "aten.new_empty": _filled(None, 0),
     "aten.empty_strided": _filled(None, 0),

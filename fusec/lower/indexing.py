@@ -13,7 +13,7 @@ from fusec.ir.loop import Buffer, Compute, Scalar
 from fusec.lower.context import Lowering, Value, compute_type, normalise_dim
 from fusec.lower.pointwise import Rule, convert, kwarg, operand, to_type
 from fusec.lower.view import View, loop_axes, whole
-from fusec.lower.views import slice_start
+from fusec.lower.views import diagonal_place, slice_start
 
 
 def both(a: Expr, b: Expr) -> Expr:
@@ -125,6 +125,21 @@ def _select_scatter(low: Lowering, node: Node) -> Value:
     return low.node_pointwise(body)
 
 
+def _diagonal_scatter(low: Lowering, node: Node) -> Value:
+    base, source = low.view(node.args[0]), low.view(node.args[1])
+    offset, dim1, dim2 = diagonal_place(low, node, 2, len(base.shape))
+    t = low.node_type()
+
+    def body(at: tuple[Expr, ...]) -> Scalar:
+        here = ex.compare("==", at[dim2] - at[dim1], offset)
+        rest = [a for d, a in enumerate(at) if d not in (dim1, dim2)]
+        place = (*rest, at[dim1] - max(-offset, 0))
+        value = lp.cast(low.load(source, place, here), t.dtype)
+        return lp.op("where", compute_type(t.dtype), lp.condition(here), value, low.load(base, at))
+
+    return low.node_pointwise(body)
+
+
 def _copy_into_input(low: Lowering, node: Node) -> Value:
     """``copy_(input, source)``: overwrite the memory of an input."""
     target = low.view(node.args[0])
@@ -152,5 +167,6 @@ INDEXING: Final[dict[str, Rule]] = {
     "aten.constant_pad_nd": _constant_pad,
     "aten.slice_scatter": _slice_scatter,
     "aten.select_scatter": _select_scatter,
+    "aten.diagonal_scatter": _diagonal_scatter,
     "aten.copy_": _copy_into_input,
 }

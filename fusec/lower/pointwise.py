@@ -361,6 +361,36 @@ def _rounding(name: str) -> Body:
     return body
 
 
+def _number_of(name: str) -> Body:
+    """fmax and fmin: of a number and a NaN the number."""
+
+    def body(t: str, x: Scalar, y: Scalar) -> Scalar:
+        both = _extreme_body(name)(t, x, y)
+        if t not in ("f32", "f64"):
+            return both
+        other = lp.op("where", t, lp.op("isnan", "bool", x), y, both)
+        return lp.op("where", t, lp.op("isnan", "bool", y), x, other)
+
+    return body
+
+
+def _round_decimals(low: Lowering, node: Node) -> Value:
+    x = low.view(node.args[0])
+    decimals = low.value(kwarg(node, "decimals", 0))
+    dtype = low.node_type().dtype
+    t = compute_type(dtype)
+    if t not in ("f32", "f64") or not isinstance(decimals, int):
+        return low.external(node, "fallback")
+    power = lp.const(10.0 ** abs(decimals), t)
+    there, back = ("mul", "div") if decimals > 0 else ("div", "mul")
+
+    def body(at: tuple[Expr, ...]) -> Scalar:
+        scaled = lp.op(there, t, low.broadcast(x, at), power)
+        return lp.op(back, t, lp.op("rint", t, scaled), power)
+
+    return low.node_pointwise(body)
+
+
 def _leaky(t: str, x: Scalar, slope: Scalar) -> Scalar:
     zero = lp.const(0, t)
     return lp.op("where", t, lp.op("gt", "bool", x, zero), x, lp.op("mul", t, x, slope))
@@ -450,7 +480,7 @@ def _fill(low: Lowering, node: Node) -> Value:
 
 _UNARY_FLOAT: Final = (
     "exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh "
-    "erf erfc sqrt rsqrt sigmoid reciprocal"
+    "erf erfc sqrt rsqrt sigmoid reciprocal lgamma"
 ).split()
 
 POINTWISE: Final[dict[str, Rule]] = {
@@ -462,6 +492,9 @@ POINTWISE: Final[dict[str, Rule]] = {
     "aten.ceil": arithmetic(_rounding("ceil"), 1),
     "aten.trunc": arithmetic(_rounding("trunc"), 1),
     "aten.round.default": arithmetic(_rounding("rint"), 1),
+    "aten.round.decimals": _round_decimals,
+    "aten.fmax": arithmetic(_number_of("max"), 2),
+    "aten.fmin": arithmetic(_number_of("min"), 2),
     "aten.relu": arithmetic(_relu, 1),
     "aten.square": arithmetic(_square_rule, 1),
     "aten.add": _scaled("add"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -246,6 +247,38 @@ def _extreme(op: str) -> Rule:
     return rule
 
 
+def _vector_norm(low: Lowering, node: Node) -> Value:
+    """The p-norm over dimensions, in the compute type of the result."""
+    x = low.view(node.args[0])
+    order = low.value(_arg(node, 1, "ord", 2))
+    dims = dims_of(_arg(node, 2, "dim"), len(x.shape))
+    keepdim = bool(_arg(node, 3, "keepdim", False))
+    t = low.node_type()
+    work = compute_type(t.dtype)
+    if not isinstance(order, (int, float)) or compute_type(x.dtype) not in ("f32", "f64"):
+        return low.external(node, "fallback")
+    p = float(order)
+    if math.isinf(p) and any(ex.as_int(x.shape[d]) in (0, None) for d in dims):
+        return low.external(node, "fallback")  # eager raises for nothing to compare
+
+    def term(v: Scalar) -> Scalar:
+        v = lp.cast(v, work)
+        if p == 0:
+            return lp.cast(lp.op("ne", "bool", v, lp.const(0, work)), work)
+        if p == 2:
+            return lp.op("mul", work, v, v)
+        size = lp.op("abs", work, v)
+        return size if p == 1 or math.isinf(p) else lp.op("pow", work, size, lp.const(p, work))
+
+    def root(v: Scalar) -> Scalar:
+        if p == 2:
+            return lp.op("sqrt", work, v)
+        return v if p in (0, 1) or math.isinf(p) else lp.op("pow", work, v, lp.const(1 / p, work))
+
+    op = "max" if p == math.inf else "min" if p == -math.inf else "sum"
+    return finish(low, low.reduce(op, x, dims, work, term, keepdim=keepdim), root, t)
+
+
 REDUCTIONS: Final[dict[str, Rule]] = {
     "aten.sum.default": _sum_all,
     "aten.sum.dim_IntList": _fold("sum", _sum_accumulator),
@@ -261,6 +294,7 @@ REDUCTIONS: Final[dict[str, Rule]] = {
     "aten.argmin": _extreme_index("argmin"),
     "aten.any": _predicate("or"),
     "aten.all": _predicate("and"),
+    "aten.linalg_vector_norm": _vector_norm,
     "aten.mean": _mean,
     "aten.var_mean.correction": _var_mean,
     "aten.var.correction": _var(root=False),

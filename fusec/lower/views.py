@@ -179,6 +179,8 @@ def _flip(low: Lowering, node: Node) -> Value:
 
 def _unfold(low: Lowering, node: Node) -> Value:
     x = low.view(node.args[0])
+    if not x.shape:
+        return x.remap(low.node_type().shape, ())
     dim = normalise_dim(_int(low, node.args[1]), len(x.shape))
     step = _int(low, node.args[3])
     shape = low.node_type().shape
@@ -186,6 +188,55 @@ def _unfold(low: Lowering, node: Node) -> Value:
     inner = axes.pop()
     axes[dim] = axes[dim] * step + inner
     return x.remap(shape, axes)
+
+
+def diagonal_place(low: Lowering, node: Node, first: int, rank: int) -> tuple[int, int, int]:
+    """``(offset, dim1, dim2)`` of a diagonal; argument ``first`` of the node is the offset."""
+    defaults = (0, 0, 1)
+    names = ("offset", "dim1", "dim2")
+    found = []
+    for i, (name, default) in enumerate(zip(names, defaults, strict=True)):
+        given = node.args[first + i] if len(node.args) > first + i else kwarg(node, name, default)
+        found.append(_int(low, given))
+    return found[0], normalise_dim(found[1], rank), normalise_dim(found[2], rank)
+
+
+def _diagonal(low: Lowering, node: Node) -> Value:
+    x = low.view(node.args[0])
+    offset, dim1, dim2 = diagonal_place(low, node, 1, len(x.shape))
+    shape = low.node_type().shape
+    (*rest, along) = view_axes(shape)
+    at: list[Expr] = [ex.ZERO] * len(x.shape)
+    for d in range(len(x.shape)):
+        if d == dim1:
+            at[d] = along + max(-offset, 0)
+        elif d == dim2:
+            at[d] = along + max(offset, 0)
+        else:
+            at[d] = rest.pop(0)
+    return x.remap(shape, at)
+
+
+def _narrow_copy(low: Lowering, node: Node) -> Value:
+    x = low.view(node.args[0])
+    dim = normalise_dim(_int(low, node.args[1]), len(x.shape))
+    start = slice_start(low, node.args[2], x.shape[dim])
+    shape = low.node_type().shape
+    axes: list[Expr] = list(view_axes(shape))
+    axes[dim] = axes[dim] + start
+    return x.remap(shape, axes)
+
+
+def _copied(rule: Rule) -> Rule:
+    """The rule of a view, its result copied."""
+
+    def copy(low: Lowering, node: Node) -> Value:
+        found = rule(low, node)
+        if not isinstance(found, View):
+            return found
+        return low.node_pointwise(lambda at: low.load(found, at))
+
+    return copy
 
 
 def _repeat(low: Lowering, node: Node) -> Value:
@@ -205,10 +256,15 @@ def _int(low: Lowering, arg: Arg) -> int:
     raise LoweringError(f"{low.where()}: expected a constant integer, got {found!r:.60}")
 
 
-# Of these, the ones that make loops: an element type that loops cannot hold is left to ATen.
-MOVING: Final = frozenset(("aten.flip", "prims.rev", "aten.repeat"))
+# Of the rules below, the ones that make loops: an element type that loops cannot hold is left to ATen.
+_COPIES: Final = (
+    "alias detach diagonal expand permute select slice squeeze t transpose unfold unsqueeze view"
+).split()
+MOVING: Final = frozenset(
+    ("aten.flip", "prims.rev", "aten.repeat", "aten.narrow_copy", *(f"aten.{n}_copy" for n in _COPIES))
+)
 
-VIEWS: Final[dict[str, Rule]] = {
+_VIEWS: Final[dict[str, Rule]] = {
     "aten.alias": _identity,
     "aten.detach": _identity,
     "aten.lift_fresh": _identity,
@@ -229,5 +285,18 @@ VIEWS: Final[dict[str, Rule]] = {
     "aten.flip": _flip,
     "prims.rev": _flip,
     "aten.unfold": _unfold,
+    "aten.diagonal": _diagonal,
     "aten.repeat": _repeat,
+}
+
+
+def _rule_of(name: str) -> Rule:
+    return next(_VIEWS[k] for k in (f"aten.{name}", f"aten.{name}.default", f"aten.{name}.Tensor",
+                                    f"aten.{name}.int") if k in _VIEWS)  # fmt: skip
+
+
+VIEWS: Final[dict[str, Rule]] = {
+    **_VIEWS,
+    "aten.narrow_copy": _copied(_narrow_copy),
+    **{f"aten.{name}_copy": _copied(_rule_of(name)) for name in _COPIES},
 }

@@ -40,6 +40,7 @@ class Compiled:
 
     fn: Callable[..., Any]
     options: Options = field(default_factory=lambda: Options(progress=False))
+    dynamic: bool = False
     graphs: list[Graph] = field(default_factory=list)
     calls: list[tuple[str, str]] = field(default_factory=list)  # (operator, reason)
     recorder: Recorder = field(default_factory=Recorder)
@@ -53,7 +54,12 @@ class Compiled:
             inference_compiler=self._compile,
             decompositions=table(),
             keep_inference_input_mutations=True,
+            dynamic=self.dynamic,
         )
+
+    @staticmethod
+    def plain(**options: Any) -> Options:
+        return Options(progress=False, **options)
 
     def __call__(self, *inputs: Any) -> Any:
         return self.run(*inputs)

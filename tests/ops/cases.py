@@ -167,7 +167,7 @@ def _compare(info: Any, samples: list[_Sample], gradients: bool) -> Outcome:
     torch.manual_seed(_SEED)
     want = fn(*theirs)
     want_grads = _gradients(want, theirs) if gradients else []
-    exact, exact_grads = _exact(fn, inputs, gradients)
+    exact, exact_grads, exact_inputs = _exact(fn, inputs, gradients)
     outcome = Outcome("ok", samples=len(samples), gradients=gradients)
     names = compiled.calls
     outcome.fallbacks = tuple(sorted(n for n, reason in names if reason == "fallback"))
@@ -176,7 +176,7 @@ def _compare(info: Any, samples: list[_Sample], gradients: bool) -> Outcome:
     outcome.kernels = compiled.recorder.counters.get("kernels", 0)
     fault = _difference(got, want, exact, "output")
     fault = fault or _difference([got_grads], [want_grads], exact_grads, "gradient")
-    fault = fault or _difference([mine], [theirs], None, "input afterwards")
+    fault = fault or _difference([mine], [theirs], exact_inputs, "input afterwards")
     if fault:
         outcome.status, outcome.detail = "wrong", fault
     return outcome
@@ -201,7 +201,7 @@ def _gradients(outputs: list[list[Any]], inputs: Sequence[Any]) -> list[Any]:
 
 def _exact(
     fn: Callable[..., Any], inputs: list[torch.Tensor], gradients: bool
-) -> tuple[Any, Any]:
+) -> tuple[Any, Any, Any]:
     """The same in float64; None where that does not work."""
     try:
         wide = [
@@ -210,9 +210,9 @@ def _exact(
         ]
         torch.manual_seed(_SEED)
         results = fn(*wide)
-        return results, [_gradients(results, wide) if gradients else []]
+        return results, [_gradients(results, wide) if gradients else []], [wide]
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
-        return None, None
+        return None, None, None
 
 
 def _difference(got: Any, want: Any, exact: Any, what: str) -> str | None:
