@@ -177,9 +177,9 @@ def below(e: Expr, limit: Expr) -> bool:
     low, high = bounds(e)
     if low is None or low < 0:
         return False
-    value = as_int(limit)
-    if value is not None and high is not None:
-        return high < value
+    least = bounds(limit)[0]
+    if high is not None and least is not None and high < least:
+        return True
     return isinstance(e, Sym) and e.upper is limit
 
 
@@ -245,7 +245,7 @@ def mod(left: ExprLike, right: ExprLike) -> Expr:
     if vb is not None and vb < 0:
         return binary("%", a, b)
     _, rest = _split(a, b)
-    if below(rest, b):
+    if rest is ZERO or below(rest, b):
         return rest
     if vb is not None:
         reduced = _gcd_reduce(rest, vb)

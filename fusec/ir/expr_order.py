@@ -88,6 +88,8 @@ def compare(op: str, left: ExprLike, right: ExprLike) -> Expr:
             return ONE
         if low is not None and low >= edge:
             return ZERO
+        if below(a, b):
+            return ONE
         coarse = _coarsen(difference, op)
         if coarse is not None:
             return compare(op, coarse, 0)

@@ -6,7 +6,7 @@ has no loop form is an `External` call to ATen. Scalars are interned, so equal s
 object and common subexpressions cost nothing to find.
 
 Values have *compute* types (see `fusec.ir.dtypes`): a load of bf16 yields f32. What a half
-precision buffer holds is rounded when it is stored, and explicit casts to a half type round (`round_bf16`).
+precision buffer holds is rounded when it is stored; an explicit cast rounds too (`round_bf16`).
 
 Invariants (`fusec.ir.verify_loop`): a load's index has one expression a dimension of its buffer, it
 only uses axes of its computation and bound indirections, and types of operands agree.

@@ -86,5 +86,3 @@ class Program:
     kernels: tuple[tuple[str, str], ...]
     symbols: tuple[SymbolRange, ...]
     arena_bytes: int
-
-

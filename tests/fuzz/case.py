@@ -20,7 +20,9 @@ _DTYPE_WEIGHTS = {
     "f32": 10, "bf16": 3, "f16": 2, "f64": 2, "i64": 2, "i32": 1, "i16": 0.5, "i8": 0.7,
     "u8": 1, "b1": 1.2,
 }  # fmt: skip
+_LARGE_SIZES = (1, 2, 7, 64, 100, 257, 300, 512, 1025, 4096, 8192, 70_000)
 _MAX_ELEMENTS = 30_000
+_MAX_LARGE = 300_000
 # What eager says about operands that do not fit: such a step is not taken.
 _REFUSALS = (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError)
 
@@ -117,6 +119,8 @@ class _Generator:
         self.torch_rng = torch.Generator().manual_seed(seed)
         self.values: dict[str, torch.Tensor] = {}
         self.used: set[str] = set()
+        self.large = rng.random() < 0.06
+        self.limit = _MAX_LARGE if self.large else _MAX_ELEMENTS
         self.overlapping = False  # torch refuses to overwrite what is expanded
 
     def case(self, steps: int) -> Case:
@@ -144,13 +148,14 @@ class _Generator:
     def shape(self) -> list[int]:
         rng = self.rng
         while True:
-            shape = [rng.choice(_SIZES) for _ in range(rng.choice((1, 2, 2, 3, 3, 4)))]
+            sizes = _LARGE_SIZES if self.large else _SIZES
+            shape = [rng.choice(sizes) for _ in range(rng.choice((1, 2, 2, 3, 3, 4)))]
             if rng.random() < 0.03:
                 shape[rng.randrange(len(shape))] = 0
             count = 1
             for n in shape:
                 count *= n
-            if count <= _MAX_ELEMENTS:
+            if count <= self.limit and (not self.large or count > _MAX_ELEMENTS):
                 return shape
 
     def input(self, base: list[int], number: int) -> torch.Tensor:
@@ -227,7 +232,7 @@ class _Generator:
             if backup is not None:
                 self.values.update(backup)
             return None
-        if made.numel() > _MAX_ELEMENTS or made.dim() > 6:
+        if made.numel() > self.limit or made.dim() > 6:
             return None
         if made.is_floating_point() and made.numel():
             wild = ~made.isfinite() | (made.abs() > 1e4)

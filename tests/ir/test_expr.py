@@ -96,6 +96,10 @@ def test_substitution_is_evaluation_in_steps() -> None:
         (lambda i, k, s, t: ex.minimum(i, 3), "i"),
         (lambda i, k, s, t: s - s, "0"),
         (lambda i, k, s, t: (s * t) // t, "s"),
+        (lambda i, k, s, t: (s * t) % t, "0"),
+        (lambda i, k, s, t: (s * t + 1) % t, "1"),
+        (lambda i, k, s, t: ex.compare("<", leaf("m"), t), "1"),
+        (lambda i, k, s, t: ex.compare("<", t, leaf("m") + 1), "t < (m + 1)"),
     ],
 )
 def test_forms(text, expected: str) -> None:
