@@ -121,23 +121,34 @@ def _strip_loop(
 
 def panel(nest: Nest) -> list[str]:
     """Row after row over all columns, results in arrays; then what follows from the results."""
-    layout, frame = nest.layout, nest.frame
+    layout = nest.layout
     axis = _axis(nest)
     lanes, width = layout.lanes, extent_of(axis)
     assert width is not None
     folds = [s for s in nest.statements(0, inner=True) if s.fold is not None]
-    arrays = {s.buffer: f"a{i}" for i, s in enumerate(folds)}
+    totals = {s.buffer: f"a{i}" for i, s in enumerate(folds)}
+    partials = {s.buffer: f"p{i}" for i, s in enumerate(folds)}
     body = [*nest.decode("o", layout.outer)]
-    fill: list[str] = []
     for s in folds:
         dtype = nest.loop.results[s.buffer]
-        body.append(f"{_storage(dtype)} {arrays[s.buffer]}[{width + lanes}];")
-        neutral = frame.call(splat(dtype), identity(s.fold or "", dtype))
-        place = f"{arrays[s.buffer]} + {axis.name}"
-        fill.append(frame.call(f"st_{_register(dtype)}", place, neutral, str(lanes)) + ";")
-    body += wrap([Range(axis.name, "0", str(width), str(lanes))], fill)
-    row = _columns(nest, nest.statements(0, inner=True), arrays, layout.inner)
-    body += wrap(nest.ranges(layout.inner), row)
+        body.append(f"{_storage(dtype)} {totals[s.buffer]}[{width + lanes}];")
+        body.append(f"{_storage(dtype)} {partials[s.buffer]}[{width + lanes}];")
+    body += _whole(
+        nest, [_clear(nest, s, names[s.buffer]) for names in (totals, partials) for s in folds]
+    )
+    *around, last = nest.ranges(layout.inner)
+    row = _columns(nest, nest.statements(0, inner=True), partials, layout.inner)
+    add = [_add_up(nest, s, totals[s.buffer], partials[s.buffer]) for s in folds]
+    clear = [_clear(nest, s, partials[s.buffer]) for s in folds]
+    blocks = [
+        f"for (long k = {last.start}; k < {last.stop}; k += {_FLUSH}L) {{",
+        f"  const long end = minl(k + {_FLUSH}L, {last.stop});",
+        *indent(wrap([Range(last.name, "k", "end")], row)),
+        *indent(_whole(nest, [*add, *clear])),
+        "}",
+    ]
+    body += wrap(around, blocks)
+    arrays = totals
     for stage in range(nest.loop.stages):
         after = nest.statements(stage, inner=False)
         if after:
@@ -146,6 +157,32 @@ def panel(nest: Nest) -> list[str]:
     if layout.outer:
         lines += nest.threads()
     return [*lines, "for (long o = 0; o < total; o++) {", *indent(body), "}"]
+
+
+def _whole(nest: Nest, lines: list[str]) -> list[str]:
+    """Lines once for every vector of the arrays."""
+    axis = _axis(nest)
+    width, lanes = extent_of(axis), nest.layout.lanes
+    return wrap([Range(axis.name, "0", f"{width}L", f"{lanes}L")], lines)
+
+
+def _clear(nest: Nest, s: Statement, array: str) -> str:
+    dtype = nest.loop.results[s.buffer]
+    neutral = nest.frame.call(splat(dtype), identity(s.fold or "", dtype))
+    return _to_array(nest, f"{array} + {_axis(nest).name}", neutral, dtype)
+
+
+def _add_up(nest: Nest, s: Statement, total: str, partial: str) -> str:
+    dtype = nest.loop.results[s.buffer]
+    load = f"ld_{_register(dtype)}"
+    lanes, v = str(nest.layout.lanes), _axis(nest).name
+    sides = [nest.frame.call(load, f"{array} + {v}", lanes) for array in (total, partial)]
+    value = nest.frame.call(combine(s.fold or "", dtype), *sides)
+    return _to_array(nest, f"{total} + {v}", value, dtype)
+
+
+def _to_array(nest: Nest, place: str, value: str, dtype: str) -> str:
+    return nest.frame.call(f"st_{_register(dtype)}", place, value, str(nest.layout.lanes)) + ";"
 
 
 def _columns(
@@ -197,8 +234,7 @@ def _fold_into(nest: Nest, scope: Scope, s: Statement, array: str) -> None:
     before = _from_array(nest, scope, place, dtype)
     value = scope.value(lp.cast(s.value, dtype))
     after = nest.frame.call(combine(s.fold or "", dtype), before, value)
-    lanes = str(nest.layout.lanes)
-    scope.emit(nest.frame.call(f"st_{_register(dtype)}", place, after, lanes) + ";")
+    scope.emit(_to_array(nest, place, after, dtype))
 
 
 def _register(dtype: str) -> str:

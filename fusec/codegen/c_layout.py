@@ -22,7 +22,7 @@ INDEXED: Final = frozenset(("argmax", "argmin"))
 _VECTOR_BYTES: Final = {"x86-64-v2": 16, "x86-64-v3": 32, "x86-64-v4": 64, "aarch64": 16}
 _COPIES: Final = 4
 _MAX_COPIED: Final = 40  # operations in a body that is worth repeating
-_PANEL_BYTES: Final = 32 << 10  # results of all columns, in the first cache
+_PANEL_BYTES: Final = 64 << 10  # totals and partial results of all columns
 _SCRATCH_BYTES: Final = 32 << 10  # a row's values kept on the stack
 _HEAVY: Final = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sinh cosh asin acos atan atan2 "
@@ -120,7 +120,7 @@ def _is_panel(loop: KernelLoop, axis: Sym, strip: int) -> bool:
     later = any(s.inner and s.stage for s in loop.statements)
     if width is None or width <= strip or later:
         return False
-    return width * sum(DTYPES[d].size for d in loop.results.values()) <= _PANEL_BYTES
+    return 2 * width * sum(DTYPES[d].size for d in loop.results.values()) <= _PANEL_BYTES
 
 
 def _tiled_axis(loop: KernelLoop, lane_axis: Sym) -> Sym | None:
