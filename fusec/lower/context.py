@@ -16,7 +16,7 @@ from fusec.ir.loop import Buffer, BufferView, Compute, External, ExternArg, Redu
 from fusec.lower.view import View, as_buffer_view, contiguous_stride, loop_axes, view_axes, whole
 
 Number: TypeAlias = "bool | int | float | complex"
-Value: TypeAlias = "View | Expr | Scalar | Number | None | tuple[Value, ...]"
+Value: TypeAlias = "View | Expr | Scalar | Number | tuple[Value, ...] | None"
 
 
 class Lowering:
@@ -168,7 +168,9 @@ class Lowering:
         shape = [source.shape[i] for i in kept]
         out = self.temp(dtype, shape)
         if folded:
-            self.steps.append(Compute(out, axes, value, Reduction(op, folded, order), (self.position,)))
+            self.steps.append(
+                Compute(out, axes, value, Reduction(op, folded, order), (self.position,))
+            )
         else:  # nothing to fold: 0-d input
             self.steps.append(Compute(out, axes, lp.cast(value, dtype), None, (self.position,)))
         result = whole(out, dtype, tuple(shape))

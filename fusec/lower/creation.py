@@ -10,7 +10,7 @@ from fusec.ir.expr import Expr
 from fusec.ir.graph import Node
 from fusec.ir.loop import Scalar
 from fusec.lower.context import Lowering, Value, compute_type
-from fusec.lower.pointwise import Rule, kwarg, operand, to_type
+from fusec.lower.rules import Rule, kwarg, operand, to_type
 
 
 def _filled(position: int | None, constant: int = 0) -> Rule:
@@ -58,7 +58,8 @@ def _real(low: Lowering, at: tuple[Expr, ...], start: Value, step: Value, dtype:
 def _iota(low: Lowering, node: Node) -> Value:
     t = low.node_type()
     start, step = low.value(kwarg(node, "start", 0)), low.value(kwarg(node, "step", 1))
-    assert isinstance(start, (Expr, int)) and isinstance(step, (Expr, int))
+    assert isinstance(start, (Expr, int))
+    assert isinstance(step, (Expr, int))
     return low.node_pointwise(lambda at: lp.cast(lp.index(at[0] * step + start), t.dtype))
 
 
@@ -73,7 +74,9 @@ def _triangle(lower: bool) -> Rule:
 
         def body(at: tuple[Expr, ...]) -> Scalar:
             offset = at[-1] - at[-2]
-            keep = ex.compare("<=", offset, diagonal) if lower else ex.compare(">=", offset, diagonal)
+            keep = (
+                ex.compare("<=", offset, diagonal) if lower else ex.compare(">=", offset, diagonal)
+            )
             return lp.op("where", t, lp.condition(keep), low.load(x, at), lp.const(0, t))
 
         return low.node_pointwise(body)
@@ -104,4 +107,3 @@ CREATION: Final[dict[str, Rule]] = {
     "aten.tril": _triangle(lower=True),
     "aten.triu": _triangle(lower=False),
 }
-

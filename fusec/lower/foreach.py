@@ -7,7 +7,8 @@ from typing import Final
 from fusec.errors import LoweringError
 from fusec.ir.graph import Node, TensorType
 from fusec.lower.context import Lowering, Value
-from fusec.lower.pointwise import POINTWISE, Rule
+from fusec.lower.pointwise import POINTWISE
+from fusec.lower.rules import Rule
 
 # Foreach overload → the overload of the single operation.
 _OVERLOADS: Final = {
@@ -24,8 +25,8 @@ _POW: Final = {
     "ScalarAndTensor": "Scalar",
 }
 _NAMES: Final = (
-    "add sub mul div abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac log log10 log1p "
-    "log2 neg reciprocal round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc lerp"
+    "add sub mul div abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac log log10 "
+    "log1p log2 neg reciprocal round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc lerp"
 ).split()
 
 

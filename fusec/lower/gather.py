@@ -16,7 +16,7 @@ from fusec.ir.expr import Expr, Sym
 from fusec.ir.graph import Node, Ref
 from fusec.ir.loop import External, Scalar
 from fusec.lower.context import Lowering, Value, normalise_dim
-from fusec.lower.pointwise import Rule
+from fusec.lower.rules import Rule
 from fusec.lower.view import View
 from fusec.lower.views import reshape
 
@@ -51,7 +51,9 @@ class Place:
     def check(self) -> None:
         """Emit the assertion that every index is in range, once for an index and a size."""
         low, index = self.low, self.index
-        if not low.first_time(("index", index.buffer, index.index, index.shape, self.size, self.wrap)):
+        if not low.first_time(
+            ("index", index.buffer, index.index, index.shape, self.size, self.wrap)
+        ):
             return
         first = lp.index(-self.size) if self.wrap else lp.const(0, "i64")
 
@@ -130,9 +132,7 @@ def _index_select(low: Lowering, node: Node) -> Value:
     place = Place(low, index, x.shape[dim], 0, wrap=False)
     place.check()
     return low.node_pointwise(
-        lambda at: load_at(
-            low, x, (*at[:dim], place.symbol, *at[dim + 1 :]), [(place, (at[dim],))]
-        )
+        lambda at: load_at(low, x, (*at[:dim], place.symbol, *at[dim + 1 :]), [(place, (at[dim],))])
     )
 
 

@@ -11,7 +11,7 @@ from fusec.ir.expr import Expr
 from fusec.ir.graph import Node
 from fusec.ir.loop import Buffer, Compute, Scalar
 from fusec.lower.context import Lowering, Value, compute_type, normalise_dim
-from fusec.lower.pointwise import Rule, convert, kwarg, operand, to_type
+from fusec.lower.rules import Rule, convert, kwarg, operand, to_type
 from fusec.lower.view import View, loop_axes, whole
 from fusec.lower.views import diagonal_place, slice_start
 
@@ -44,7 +44,9 @@ def _cat(low: Lowering, node: Node) -> Value:
             start = end
         result = pieces[-1][1]
         for end, value in reversed(pieces[:-1]):
-            result = lp.op("where", work, lp.condition(ex.compare("<", at[dim], end)), value, result)
+            result = lp.op(
+                "where", work, lp.condition(ex.compare("<", at[dim], end)), value, result
+            )
         return result
 
     if len(views) > 16:
@@ -145,7 +147,11 @@ def _copy_into_input(low: Lowering, node: Node) -> Value:
     target = low.view(node.args[0])
     source = low.view(node.args[1])
     buffer = low.buffers[target.buffer]
-    if buffer.kind not in ("input", "alias") or target.index != target.axes or target.shape != buffer.shape:
+    if (
+        buffer.kind not in ("input", "alias")
+        or target.index != target.axes
+        or target.shape != buffer.shape
+    ):
         raise LoweringError(
             f"{low.where()}: overwrites something that is not a whole input",
             hint="this graph runs in eager",

@@ -20,11 +20,12 @@ from fusec.lower.foreach import FOREACH
 from fusec.lower.gather import GATHER
 from fusec.lower.indexing import INDEXING
 from fusec.lower.numbers import symbolic_number
-from fusec.lower.pointwise import POINTWISE, Rule
+from fusec.lower.pointwise import POINTWISE
 from fusec.lower.random import DRAWING, RANDOM
 from fusec.lower.reductions import REDUCTIONS
+from fusec.lower.rules import Rule
 from fusec.lower.strided import STRIDED
-from fusec.lower.view import View, as_buffer_view, whole
+from fusec.lower.view import View, as_buffer_view, view_axes, whole
 from fusec.lower.views import MOVING, VIEWS
 
 RULES: Final[dict[str, Rule]] = {
@@ -190,11 +191,23 @@ def _output_view(low: Lowering, view: View, t: TensorType) -> BufferView:
         for size, have, want in zip(t.shape, found.stride, t.stride, strict=True)
     ):
         return BufferView(found.buffer, found.shape, t.stride, found.offset)
+    if any(step is ex.ZERO and n is not ex.ONE for step, n in zip(t.stride, t.shape, strict=True)):
+        return _expanded_output(low, view, t)
     stride = t.stride if _apart(t) else dense_stride(t)
     copy = low.copy(view, stride)
     again = as_buffer_view(copy, low.buffers[copy.buffer].stride)
     assert again is not None
     return again
+
+
+def _expanded_output(low: Lowering, view: View, t: TensorType) -> BufferView:
+    """An output that repeats along some dimensions: one copy of what is repeated, expanded."""
+    repeats = [step is ex.ZERO for step in t.stride]
+    shape = tuple(ex.ONE if r else n for n, r in zip(t.shape, repeats, strict=True))
+    at = [ex.ZERO if r else axis for axis, r in zip(view_axes(shape), repeats, strict=True)]
+    once = TensorType(t.dtype, shape, t.stride, t.device)
+    found = _output_view(low, view.remap(shape, at), once)
+    return BufferView(found.buffer, t.shape, t.stride, found.offset)
 
 
 def _apart(t: TensorType) -> bool:

@@ -1,11 +1,12 @@
 """Random numbers: drawn by ATen, from the generator and in the order that eager draws them.
 
-A seed gives the numbers that it gives in eager, whatever is fused around them. Dropout draws its mask
-so and does its arithmetic in loops.
+A seed gives the numbers that it gives in eager, whatever is fused around them. Dropout draws its
+mask so and does its arithmetic in loops.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from fusec.errors import LoweringError
@@ -15,7 +16,7 @@ from fusec.ir.expr import Expr
 from fusec.ir.graph import Node, Ref, TensorType
 from fusec.ir.loop import External, Scalar
 from fusec.lower.context import Lowering, Value, compute_type, dense_stride
-from fusec.lower.pointwise import Rule
+from fusec.lower.rules import Rule
 from fusec.lower.view import View, whole
 from fusec.lower.views import permute
 
@@ -43,10 +44,12 @@ def _dropout(low: Lowering, node: Node) -> Value:
     if train is False or compute_type(x.dtype) not in ("f32", "f64"):
         return low.external(node, "random")
     if p == 1:  # nothing is kept and eager draws nothing
-        return tuple(
-            low.pointwise(t.dtype, t.shape, lambda at, t=t: lp.const(0, t.dtype), dense_stride(t))
-            for t in (kind, mask_kind)
-        )
+        zeros: list[Value] = []
+        for t in (kind, mask_kind):
+            nothing = lp.const(0, t.dtype)
+            made = low.pointwise(t.dtype, t.shape, partial(_same, nothing), dense_stride(t))
+            zeros.append(made)
+        return tuple(zeros)
     kept = _draw(low, node, x, 1.0 - p)
     work = compute_type(x.dtype)
     scale = lp.const(1.0 / (1.0 - p), work)
@@ -62,6 +65,10 @@ def _dropout(low: Lowering, node: Node) -> Value:
         dense_stride(mask_kind),
     )
     return out, mask
+
+
+def _same(value: Scalar, _: tuple[Expr, ...]) -> Scalar:
+    return value
 
 
 def _draw(low: Lowering, node: Node, x: View, p: float) -> View:

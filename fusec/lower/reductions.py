@@ -13,7 +13,7 @@ from fusec.ir.expr import Expr
 from fusec.ir.graph import Arg, Node, TensorType
 from fusec.ir.loop import Scalar
 from fusec.lower.context import Lowering, Value, compute_type, dense_stride, normalise_dim
-from fusec.lower.pointwise import Rule, kwarg
+from fusec.lower.rules import Rule, kwarg
 from fusec.lower.view import View
 from fusec.lower.views import reshape
 
@@ -37,9 +37,7 @@ def _arg(node: Node, position: int, name: str, default: Arg = None) -> Arg:
 def finish(low: Lowering, x: View, body: Callable[[Scalar], Scalar], t: TensorType) -> View:
     """A reduction's result (``x``, kept in compute precision) mapped into the node's own buffer."""
     shaped = reshape(x, t.shape)
-    return low.pointwise(
-        t.dtype, t.shape, lambda at: body(low.load(shaped, at)), dense_stride(t)
-    )
+    return low.pointwise(t.dtype, t.shape, lambda at: body(low.load(shaped, at)), dense_stride(t))
 
 
 def _fold(op: str, accumulate: Callable[[str], str]) -> Rule:
@@ -54,7 +52,9 @@ def _fold(op: str, accumulate: Callable[[str], str]) -> Rule:
     return rule
 
 
-def fold(low: Lowering, x: View, op: str, dims: tuple[int, ...], keepdim: bool, accumulator: str) -> View:
+def fold(
+    low: Lowering, x: View, op: str, dims: tuple[int, ...], keepdim: bool, accumulator: str
+) -> View:
     """Reduce and deliver with the type of the node being lowered."""
     t = low.node_type()
     folded = low.reduce(
@@ -72,7 +72,9 @@ def _sum_accumulator(dtype: str) -> str:
 
 def _sum_all(low: Lowering, node: Node) -> Value:
     x = low.view(node.args[0])
-    return fold(low, x, "sum", tuple(range(len(x.shape))), False, compute_type(low.node_type().dtype))
+    return fold(
+        low, x, "sum", tuple(range(len(x.shape))), False, compute_type(low.node_type().dtype)
+    )
 
 
 def _prod(low: Lowering, node: Node) -> Value:
@@ -134,8 +136,12 @@ def moments(low: Lowering, x: View, dims: tuple[int, ...], correction: float) ->
 
     centred = low.pointwise(work, x.shape, deviation)
     sums = low.reduce("sum", centred, dims, work, lambda v: v, keepdim=True)
-    squares = low.reduce("sum", centred, dims, work, lambda v: lp.op("mul", work, v, v), keepdim=True)
-    free = lp.op("max", work, lp.op("sub", work, size, lp.const(correction, work)), lp.const(0, work))
+    squares = low.reduce(
+        "sum", centred, dims, work, lambda v: lp.op("mul", work, v, v), keepdim=True
+    )
+    free = lp.op(
+        "max", work, lp.op("sub", work, size, lp.const(correction, work)), lp.const(0, work)
+    )
     mean = low.pointwise(
         work,
         folded.shape,
@@ -219,7 +225,8 @@ def _extreme_pair(op: str) -> Rule:
         keepdim = bool(_arg(node, 2, "keepdim", False))
         assert isinstance(node.type, tuple)
         value_type, index_type = node.type
-        assert isinstance(value_type, TensorType) and isinstance(index_type, TensorType)
+        assert isinstance(value_type, TensorType)
+        assert isinstance(index_type, TensorType)
         if not x.shape:
             return low.external(node, "fallback")
         work = extreme_accumulator(x.dtype)

@@ -15,7 +15,7 @@ from fusec.ir.expr import Expr
 from fusec.ir.graph import Node
 from fusec.ir.loop import Scalar
 from fusec.lower.context import Lowering, Value, compute_type
-from fusec.lower.pointwise import Rule, kwarg
+from fusec.lower.rules import Rule, kwarg
 from fusec.lower.view import View, contiguous_stride, delinearise, linearise, view_axes
 
 
@@ -98,11 +98,11 @@ def _as_strided_scatter(low: Lowering, node: Node) -> Value:
 
 
 def _nested(low: Lowering, stride: tuple[Expr, ...], shape: tuple[Expr, ...]) -> list[int]:
-    """The dimensions of more than one element by falling stride, each beyond the next ones' reach."""
+    """The dimensions of two elements and more by falling stride, each beyond the next's reach."""
     numbers = [(ex.as_int(s), ex.as_int(n)) for s, n in zip(stride, shape, strict=True)]
     dims = [d for d, n in enumerate(shape) if n is not ex.ONE]
     reach = 0
-    for d in sorted(dims, key=lambda d: (numbers[d][0] or 0)):
+    for d in sorted(dims, key=lambda d: numbers[d][0] or 0):
         step, size = numbers[d]
         if step is None or size is None or step <= reach:
             raise LoweringError(f"{low.where()}: scatters to places that overlap or are not known")

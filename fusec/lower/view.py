@@ -25,7 +25,7 @@ class View:
 
     def at(self, coordinates: Sequence[Expr]) -> tuple[Expr, ...]:
         """The buffer index of the element at ``coordinates``."""
-        mapping = dict(zip(self.axes, coordinates, strict=True))
+        mapping: dict[Expr, Expr] = dict(zip(self.axes, coordinates, strict=True))
         return tuple(ex.substitute(e, mapping) for e in self.index)
 
     def remap(self, shape: tuple[Expr, ...], coordinates: Sequence[Expr]) -> View:
@@ -135,7 +135,7 @@ def as_buffer_view(view: View, stride: Sequence[Expr]) -> BufferView | None:
     linear: Expr = ex.ZERO
     for e, step in zip(view.index, stride, strict=True):
         linear = linear + e * step
-    zeros: dict[Expr, Expr] = {axis: ex.ZERO for axis in view.axes}
+    zeros: dict[Expr, Expr] = dict.fromkeys(view.axes, ex.ZERO)
     offset = ex.substitute(linear, zeros)
     strides: list[Expr] = []
     rebuilt = offset

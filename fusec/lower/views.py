@@ -10,7 +10,7 @@ from fusec.ir import expr as ex
 from fusec.ir.expr import Expr
 from fusec.ir.graph import Arg, Node, TensorType
 from fusec.lower.context import Lowering, Value, normalise_dim
-from fusec.lower.pointwise import Rule, kwarg
+from fusec.lower.rules import Rule, kwarg
 from fusec.lower.view import View, coordinates_for_reshape, view_axes
 
 
@@ -116,7 +116,9 @@ def slice_start(low: Lowering, start: Arg, size: Expr) -> Expr:
     first = low.size(start)
     number, extent = ex.as_int(first), ex.as_int(size)
     if number is not None and number < 0:
-        return ex.maximum(size + number, 0) if extent is None else ex.integer(max(extent + number, 0))
+        return (
+            ex.maximum(size + number, 0) if extent is None else ex.integer(max(extent + number, 0))
+        )
     if number is not None and extent is not None:
         return ex.integer(min(number, extent))
     return first
@@ -244,7 +246,10 @@ def _repeat(low: Lowering, node: Node) -> Value:
     lead = len(low.node_type().shape) - len(x.shape)
 
     def at_source(at: tuple[Expr, ...]) -> list[Expr]:
-        return [ex.mod(a, s) if s is not ex.ZERO else ex.ZERO for a, s in zip(at[lead:], x.shape, strict=True)]
+        return [
+            ex.mod(a, s) if s is not ex.ZERO else ex.ZERO
+            for a, s in zip(at[lead:], x.shape, strict=True)
+        ]
 
     return low.node_pointwise(lambda at: low.load(x, at_source(at)))
 
@@ -256,12 +261,18 @@ def _int(low: Lowering, arg: Arg) -> int:
     raise LoweringError(f"{low.where()}: expected a constant integer, got {found!r:.60}")
 
 
-# Of the rules below, the ones that make loops: an element type that loops cannot hold is left to ATen.
+# Of the rules below, these make loops: an element type that loops cannot hold is left to ATen.
 _COPIES: Final = (
     "alias detach diagonal expand permute select slice squeeze t transpose unfold unsqueeze view"
 ).split()
 MOVING: Final = frozenset(
-    ("aten.flip", "prims.rev", "aten.repeat", "aten.narrow_copy", *(f"aten.{n}_copy" for n in _COPIES))
+    (
+        "aten.flip",
+        "prims.rev",
+        "aten.repeat",
+        "aten.narrow_copy",
+        *(f"aten.{n}_copy" for n in _COPIES),
+    )
 )
 
 _VIEWS: Final[dict[str, Rule]] = {

@@ -90,7 +90,10 @@ def test_gradients() -> None:
         return F.cross_entropy(rows.view(-1, 9) * picked.mean(), t.view(-1) % 9, ignore_index=3)
 
     compiled = Compiled(fn)
-    mine, theirs = weight.clone().detach().requires_grad_(), weight.clone().detach().requires_grad_()
+    mine, theirs = (
+        weight.clone().detach().requires_grad_(),
+        weight.clone().detach().requires_grad_(),
+    )
     a, b = compiled(mine, tokens), fn(theirs, tokens)
     a.backward()
     b.backward()
@@ -116,7 +119,7 @@ def test_out_of_range_raises_and_reads_nothing(name: str, place: int) -> None:
     compiled = Compiled(fn)
     good = torch.tensor([0, 4, 2, 1])
     torch.testing.assert_close(compiled(x, good), fn(x, good))
-    with pytest.raises((RuntimeError, IndexError), match="(?i)out of (range|bounds)"):
+    with pytest.raises((RuntimeError, IndexError), match=r"(?i)out of (range|bounds)"):
         compiled(x, torch.tensor([0, place, 2, 1]))
     torch.testing.assert_close(compiled(x, good), fn(x, good))
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.lower.elementwise import Case, binary, unary
 from fusec.options import Options
+from tests.lower.elementwise import Case, binary, unary
 from tests.lower.harness import Compiled, check_batch
 from tests.lower.samples import DTYPES, awkward, layouts, values
 

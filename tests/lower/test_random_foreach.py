@@ -23,7 +23,11 @@ _RANDOM: dict[str, Callable[..., Any]] = {
     "bernoulli": lambda x: x.sigmoid().bernoulli() * x,
     "multinomial": lambda x: x.abs().multinomial(3),
     "in_place": lambda x: (x.clone().normal_(1, 2), x.clone().uniform_(-1, 1)),
-    "exponential": lambda x: (x.clone().exponential_(), x.clone().cauchy_(), x.clone().geometric_(0.2)),
+    "exponential": lambda x: (
+        x.clone().exponential_(),
+        x.clone().cauchy_(),
+        x.clone().geometric_(0.2),
+    ),
     "alpha_dropout": lambda x: F.alpha_dropout(x, 0.3, training=True),
     "feature_dropout": lambda x: F.dropout2d(x[None, :, :, None], 0.5),
     "rrelu": lambda x: F.rrelu(x, training=True),

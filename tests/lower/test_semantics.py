@@ -236,3 +236,5 @@ def test_sizes_as_symbols() -> None:
     for n in (5, 8, 64, 129):
         x = values((n, 6), torch.float32, n)
         compare_with_eager(compiled, fn, x, torch.arange(0, n, 2))
+    assert compiled.graphs[0].symbols
+    assert len(compiled.graphs) == 1

@@ -20,7 +20,12 @@ _VIEWS = {
     "transpose_negative": lambda x: x.transpose(-1, -3),
     "movedim": lambda x: x.movedim(0, -1) * 2,
     "unsqueeze": lambda x: x.unsqueeze(-2) + x.unsqueeze(2),
-    "squeeze": lambda x: (x[:1].squeeze(), x[:, :1].squeeze(1), x.squeeze(0), x[:1].squeeze((0, 1))),
+    "squeeze": lambda x: (
+        x[:1].squeeze(),
+        x[:, :1].squeeze(1),
+        x.squeeze(0),
+        x[:1].squeeze((0, 1)),
+    ),
     "expand": lambda x: (x[:1].expand(4, -1, -1, -1), x[:, :, :1].expand(-1, -1, 7, -1) + 1),
     "broadcast_to": lambda x: torch.broadcast_to(x, (3, *x.shape)) * 2,
     "slice": lambda x: (x[:, 1:4], x[..., ::2] + 1, x[:, -3:-1], x[:, 4:100] * 2, x[:, 5:2]),
@@ -92,7 +97,9 @@ def _assign(x: torch.Tensor, where: tuple[object, ...], value: object) -> torch.
     return copy
 
 
-@pytest.mark.parametrize("layout", ["contiguous", "channels_last", "sliced", "permuted", "expanded"])
+@pytest.mark.parametrize(
+    "layout", ["contiguous", "channels_last", "sliced", "permuted", "expanded"]
+)
 def test_views_of_layouts(layout: str) -> None:
     x = layouts(torch.float32)[layout]
     assert check_batch(list(_VIEWS.items()), x) == {}

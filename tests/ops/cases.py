@@ -77,9 +77,7 @@ def run(info: Any, dtype: torch.dtype, *, gradients: bool, limit: int) -> Outcom
         return _one_by_one(info, samples, gradients, together)
 
 
-def _one_by_one(
-    info: Any, samples: list[_Sample], gradients: bool, together: Outcome
-) -> Outcome:
+def _one_by_one(info: Any, samples: list[_Sample], gradients: bool, together: Outcome) -> Outcome:
     """Find the samples at fault; those that the graph refuses do not spoil the others."""
     worst: Outcome | None = None
     good = 0

@@ -20,10 +20,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-DTYPES = (
-    "float32 float64 bfloat16 float16 int64 int32 int16 int8 uint8 bool complex64"
-).split()
+DTYPES = ("float32 float64 bfloat16 float16 int64 int32 int16 int8 uint8 bool complex64").split()
 _STUCK_S = 300.0
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def tasks(pattern: str, dtypes: list[str]) -> list[tuple[str, str, str, bool]]:
@@ -61,7 +64,7 @@ def child(argv: argparse.Namespace) -> None:
         outcome = run(
             infos[name, variant], getattr(torch, dtype), gradients=gradients, limit=argv.samples
         )
-        print(json.dumps(asdict(outcome)), flush=True)
+        say(json.dumps(asdict(outcome)))
 
 
 def run_all(pattern: str, dtypes: list[str], samples: int) -> Iterator[dict[str, Any]]:
@@ -142,7 +145,9 @@ def _kind(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--ops", default=".*", help="regular expression over operator names")
     parser.add_argument("--dtypes", nargs="*", default=DTYPES)
     parser.add_argument("--samples", type=int, default=6, help="at most so many an operator")
@@ -156,18 +161,21 @@ def main() -> int:
     rows = []
     counts: dict[str, int] = {}
     started = time.monotonic()
-    log = Path(argv.rows).open("w") if argv.rows else None
+    if argv.rows:
+        Path(argv.rows).write_text("")
     for row in run_all(argv.ops, argv.dtypes, argv.samples):
         rows.append(row)
         counts[row["status"]] = counts.get(row["status"], 0) + 1
-        if log is not None:
-            log.write(json.dumps(row) + "\n")
-            log.flush()
+        if argv.rows:
+            with Path(argv.rows).open("a") as log:
+                log.write(json.dumps(row) + "\n")
         if row["status"] in ("wrong", "error", "crash"):
             kind = "gradient" if row["gradients"] else "forward"
-            print(f"{row['status']}: {row['name']} {row['variant']} {row['dtype']} {kind}: "
-                  f"{row['detail'][:300]}", flush=True)  # fmt: skip
-    print(f"{counts} in {time.monotonic() - started:.0f} s")
+            say(
+                f"{row['status']}: {row['name']} {row['variant']} {row['dtype']} {kind}: "
+                f"{row['detail'][:300]}"
+            )
+    say(f"{counts} in {time.monotonic() - started:.0f} s")
     if argv.table:
         Path(argv.table).write_text(table(rows))
     return int(any(counts.get(s) for s in ("wrong", "error", "crash")))
