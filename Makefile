@@ -14,11 +14,12 @@ ARGS   ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv test lint format demo clean
+.PHONY: help venv test test-extended lint format demo clean
 
 help:
 	@echo "make demo [ARGS='--model llama --store s3']   cold and warm compile through a farm"
 	@echo "make test [ARGS='-k name']                    the tests"
+	@echo "make test-extended                            many more models, dtypes and sizes"
 	@echo "make lint                                     ruff, mypy"
 	@echo "make venv                                     $(VENV) with everything in it"
 
@@ -33,7 +34,11 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 test: venv
-	.ci/offline $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	.ci/offline $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not extended" $(ARGS)
+
+# Many more models, dtypes and sizes; minutes to an hour.
+test-extended: venv
+	.ci/offline $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m extended --timeout 900 $(ARGS)
 
 lint: venv
 	$(BIN)/ruff check .

@@ -30,13 +30,13 @@ TYPICAL_SIZE: Final = 64  # of a symbol that nobody gives a value
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An ATen operation of the graph: its node and line of code. ``again``: an earlier kernel
-    computes it, or a part of it, too: it costs less to repeat than to keep."""
+    """An ATen operation of the graph: its node and line of code. ``counted``: label of the kernel
+    that counts its bytes, where several compute it or a part of it; empty: this one."""
 
     name: str
     node: int
     source: SourceLine | None
-    again: bool = False
+    counted: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operation that ATen runs. ``reason``: library (done better there) or fallback (the
-    compiler has no rule for it)."""
+    """An operation that ATen runs. ``reason``: library (done better there), fallback (the compiler
+    has no rule for it), random (draws eager's numbers) or check (of indices)."""
 
     label: str
     operation: Operation
@@ -161,12 +161,19 @@ class _Entries:
         self.grouped = grouped
         self.host = host
         self.sizes = sizes
-        self.seen: set[int] = set()  # nodes that an earlier kernel computes
+        self.labels = self._labels()
+        # The kernel that counts a node: the last one. A part of it comes before (its range check).
+        self.counted: dict[int, int] = {
+            node: position
+            for position, group in enumerate(grouped.groups)
+            if group.space is not None
+            for node in self._nodes(group)
+        }
 
     def make(self) -> list[Kernel | Call]:
         program = self.grouped.program
         stored = read_outside(self.grouped)
-        labels = self._labels()
+        labels = self.labels
         why = refusals(self.grouped, labels)
         launches = iter(self.host.launches)
         made: list[Kernel | Call] = []
@@ -175,9 +182,9 @@ class _Entries:
             if isinstance(step, Compute):
                 emitted = next(launches)
                 traffic = group_traffic(program, group, stored[position], self.sizes)
-                operations = self._operations(group)
+                operations = self._operations(group, position)
                 alone = sum(
-                    lone_bytes(self.graph, o.node, self.sizes) for o in operations if not o.again
+                    lone_bytes(self.graph, o.node, self.sizes) for o in operations if not o.counted
                 )
                 made.append(
                     Kernel(
@@ -218,15 +225,17 @@ class _Entries:
                 kernels += 1
         return labels
 
-    def _operations(self, group: Group) -> tuple[Operation, ...]:
-        nodes: set[int] = set()
-        for number in group.members:
-            nodes.update(self.grouped.program.steps[number].origin)
-        found = tuple(
-            replace(self._operation(node), again=node in self.seen) for node in sorted(nodes)
-        )
-        self.seen |= nodes
-        return found
+    def _nodes(self, group: Group) -> list[int]:
+        program = self.grouped.program
+        return sorted({node for number in group.members for node in program.steps[number].origin})
+
+    def _operations(self, group: Group, position: int) -> tuple[Operation, ...]:
+        found = []
+        for node in self._nodes(group):
+            home = self.counted[node]
+            label = "" if home == position else self.labels[home]
+            found.append(replace(self._operation(node), counted=label))
+        return tuple(found)
 
     def _operation(self, node: int, name: str = "") -> Operation:
         trace = self.traces[node] if node < len(self.traces) else None
@@ -264,7 +273,17 @@ def _folded(entries: Sequence[Kernel | Call]) -> tuple[Kernel | Call, ...]:
                     other = label.get(refusal.other, refusal.other)
                     if other != entry.label:  # the same kernel elsewhere in the network
                         why.setdefault(other, replace(refusal, other=other))
-            result.append(replace(entry, count=len(same), refusals=tuple(why.values())))
+            operations = tuple(
+                replace(o, counted=label.get(o.counted, o.counted)) for o in entry.operations
+            )
+            result.append(
+                replace(
+                    entry,
+                    count=len(same),
+                    operations=operations,
+                    refusals=tuple(why.values()),
+                )
+            )
         else:
             result.append(replace(entry, count=len(same)))
     return tuple(result)
@@ -273,7 +292,7 @@ def _folded(entries: Sequence[Kernel | Call]) -> tuple[Kernel | Call, ...]:
 def _identity(entry: Kernel | Call) -> object:
     """What entries have in common that a person would call the same."""
     if isinstance(entry, Kernel):
-        lines = tuple((o.name, o.source, o.again) for o in entry.operations)
+        lines = tuple((o.name, o.source, bool(o.counted)) for o in entry.operations)
         return entry.digest, lines, entry.read, entry.written, entry.alone
     operation = entry.operation
     return operation.name, operation.source, entry.reason, entry.read, entry.written

@@ -14,6 +14,12 @@ from rich.tree import Tree
 
 from fusec.inspect.explain import Call, Explanation, Kernel, Operation
 
+_REASONS: Final = {
+    "library": "done better by the library",
+    "fallback": "no rule in the compiler",
+    "random": "draws the numbers that eager draws",
+    "check": "refuses what eager refuses",
+}
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -128,7 +134,7 @@ def _kernel(top: Outline, k: Kernel) -> None:
 
 def _call(top: Outline, c: Call) -> None:
     style = "yellow" if c.reason == "fallback" else "green"
-    why = "no rule in the compiler" if c.reason == "fallback" else "done better by the library"
+    why = _REASONS.get(c.reason, c.reason)
     under = top.add(
         f"{c.label} {_short(c.operation.name)}{_times(c.count)} {c.reason} call: {why}", style
     )
@@ -150,7 +156,8 @@ def _by_line(operations: Sequence[Operation]) -> list[tuple[str, list[Operation]
 
 
 def _name(operation: Operation) -> str:
-    return f"{_short(operation.name)} (again)" if operation.again else _short(operation.name)
+    where = f" (counted in {operation.counted})" if operation.counted else ""
+    return f"{_short(operation.name)}{where}"
 
 
 def _short(name: str) -> str:

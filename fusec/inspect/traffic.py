@@ -6,19 +6,24 @@ reach once, however often the loops come back to them: what caches keep is not c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr, Sym
-from fusec.ir.graph import Graph, TensorType, ValueType, node_refs
+from fusec.ir.graph import Graph, Ref, TensorType, ValueType, node_refs
 from fusec.ir.loop import BufferView, Compute, External, Load, LoopProgram
 from fusec.ir.program import Call, Launch, Program, Slot
 from fusec.schedule.groups import Group
 
 Sizes = Mapping[str, int]
+
+# Operations that read of their first argument only what they give.
+_GATHERS: Final = re.compile(r"aten\.(embedding|index|index_select|gather|take|take_along_dim)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +89,12 @@ def call_traffic(program: LoopProgram, step: External, sizes: Sizes) -> Traffic:
 def lone_bytes(graph: Graph, index: int, sizes: Sizes) -> int:
     """What one operation of a graph moves when it runs alone: inputs read, outputs written."""
     node = graph.nodes[index]
-    read = sum(_type_bytes(graph.nodes[r].type, sizes) for r in set(node_refs(node)))
-    return read + _type_bytes(node.type, sizes)
+    made = _type_bytes(node.type, sizes)
+    read = {r: _type_bytes(graph.nodes[r].type, sizes) for r in node_refs(node)}
+    if _GATHERS.match(node.target) and isinstance(node.args[0], Ref):
+        source = node.args[0].index
+        read[source] = min(read[source], made)
+    return made + sum(read.values())
 
 
 def buffer_bytes(program: LoopProgram, buffer: int, sizes: Sizes) -> int:

@@ -113,6 +113,22 @@ def test_bytes_of_one_kernel():
     assert kernel.space == ("8", "fold 40")
 
 
+def test_a_gather_alone_reads_what_it_gives():
+    table, rows = torch.zeros(1000, 16), torch.zeros(5, dtype=torch.int64)
+    (e,) = _explained((torch.nn.functional.embedding, (rows, table)), grad=False)
+    kernels = [k for k in _kernels(e) if not any(o.counted for o in k.operations)]
+    assert [k.alone for k in kernels] == [5 * 8 + 2 * 5 * 16 * 4]
+
+
+def test_an_operation_is_counted_once(blocks):
+    """What several kernels compute names the one that counts it; the sums are the graph's."""
+    for explanation in blocks:
+        labels = {entry.label for entry in explanation.entries}
+        counted = [o for k in _kernels(explanation) for o in k.operations if not o.counted]
+        assert len(counted) == len({o.node for o in counted})
+        assert all(o.counted in labels | {""} for k in _kernels(explanation) for o in k.operations)
+
+
 def test_without_fusion_nothing_is_saved_by_sharing():
     torch._dynamo.reset()
     function, inputs = nets.scaled()

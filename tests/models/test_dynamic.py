@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -63,13 +65,17 @@ def _run(name: str, dynamic: bool | None) -> list[int]:
     return counts
 
 
-@pytest.mark.parametrize("name", CASES)
+def _names(slow: str) -> list[Any]:
+    return [pytest.param(n, marks=[pytest.mark.extended] if n == slow else []) for n in CASES]
+
+
+@pytest.mark.parametrize("name", _names(slow="llama"))
 def test_one_artifact_serves_many_sizes(name):
     """However often Dynamo traced the first size, forward and backward serve all that follow."""
     assert _run(name, dynamic=True) == [2] * 4
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", _names(slow="convnet"))
 def test_sizes_that_turn_out_to_vary(name):
     """The first size is taken as fixed; a forward and a backward for each size that changes."""
     counts = _run(name, dynamic=None)

@@ -1,6 +1,6 @@
 """Models of many families, trained for one step: eager, fusec and float64 agree.
 
-The first six run always. The others are `slow`:  pytest tests/models -m slow
+The first six run always. The others are `extended`:  make test-extended
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ def test_trains_as_eager_does(name):
     _check(_example(name))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("name", SLOW)
 def test_trains_as_eager_does_too(name):
     _check(_example(name))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_llama_in_bfloat16():
     _check(_example("llama", torch.bfloat16))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["mlp", "unet"])
 def test_optimizer_that_groups_its_parameters(name):
     _check(_example(name), foreach=True)
