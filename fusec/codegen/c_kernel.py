@@ -201,7 +201,8 @@ class _Rows:
         return scope.c(place)
 
     def _reuse_row(self, scope: Scope, statements: list[Statement]) -> None:
-        for node in self._computed(statements) & self.kept_rows:
+        again = self._computed(statements) & self.kept_rows
+        for node in sorted(again, key=self.scratch.__getitem__):
             name = self.frame.fresh()
             text = self.frame.call(
                 f"ld_{node.dtype}", f"{self.scratch[node]} + {self._row_place(scope)}", scope.count

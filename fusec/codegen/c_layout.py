@@ -206,7 +206,7 @@ def _maximal(values: list[Scalar], early: set[Scalar]) -> list[Scalar]:
         if node in seen:
             continue
         seen.add(node)
-        if node in early and isinstance(node, Op):
+        if node in early and (isinstance(node, Op) or (isinstance(node, Load) and node.indirect)):
             found.append(node)
         else:
             stack.extend(lp.children(node))
@@ -214,7 +214,11 @@ def _maximal(values: list[Scalar], early: set[Scalar]) -> list[Scalar]:
 
 
 def _costs(node: Scalar) -> bool:
-    return any(isinstance(n, Op) and n.name in _HEAVY for n in lp.walk((node,)))
+    """Whether computing a value again costs more than keeping it: slow operations, gathers."""
+    return any(
+        (isinstance(n, Op) and n.name in _HEAVY) or (isinstance(n, Load) and bool(n.indirect))
+        for n in lp.walk((node,))
+    )
 
 
 def _varies(node: Scalar, axes: set[Sym]) -> bool:
