@@ -21,19 +21,11 @@ from fusec.ir.graph import Attr, Symbolic
 from fusec.ir.loop import BufferView, ExternArg
 from fusec.ir.program import Call, Launch, Program, Slot
 from fusec.runtime.arena import Lease, lease
+from fusec.runtime.launches import LaunchTable, LaunchTables
 from fusec.runtime.operators import TORCH_DTYPES, attribute, operator, returns_view
 from fusec.runtime.pages import LARGE, prefer_large_pages
 
 Sizes = Mapping[str, int]
-
-
-class _LaunchStruct(ctypes.Structure):
-    _fields_ = (
-        ("fn", ctypes.c_void_p),
-        ("slots", ctypes.POINTER(ctypes.c_int)),
-        ("sizes", ctypes.POINTER(ctypes.c_long)),
-        ("count", ctypes.c_long),
-    )
 
 
 @dataclass(slots=True)
@@ -44,6 +36,7 @@ class _Frame:
     tensors: list[torch.Tensor | None]
     sizes: Sizes
     arena: Lease | None
+    launches: int  # address of the launch table
 
 
 @dataclass(slots=True)
@@ -115,7 +108,9 @@ class ProgramRunner:
         ]
         self._fresh_before = _fresh_before(program)
         self._template = self._make_template()
-        self._launches, self._keep = self._make_launches(functions)
+        self._launches = LaunchTables(
+            lambda: LaunchTable(program, functions, self._memory), sized=self._dynamic
+        )
         self._steps = self._make_steps()
         self._outputs = [self._make_output(o) for o in program.outputs]
 
@@ -148,23 +143,6 @@ class ProgramRunner:
         """(slot, byte offset) of every arena slot: their addresses follow from the arena's."""
         return [(i, s.number) for i, s in enumerate(self.program.slots) if s.kind == "arena"]
 
-    def _make_launches(self, functions: Sequence[int]) -> tuple[Any, list[Any]]:
-        launches = [s for s in self.program.steps if isinstance(s, Launch)]
-        array = (_LaunchStruct * max(len(launches), 1))()
-        keep: list[Any] = []
-        self._size_cells: list[tuple[Any, tuple[Expr, ...]]] = []
-        for entry, step in zip(array, launches, strict=False):
-            slots = (ctypes.c_int * max(len(step.slots), 1))(*map(self._memory, step.slots))
-            sizes = (ctypes.c_long * max(len(step.sizes), 1))()
-            entry.fn = functions[step.kernel]
-            entry.slots = ctypes.cast(slots, ctypes.POINTER(ctypes.c_int))
-            entry.sizes = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_long))
-            entry.count = len(step.slots)
-            keep += [slots, sizes]
-            if step.sizes:
-                self._size_cells.append((sizes, step.sizes))
-        return array, keep
-
     def _memory(self, slot: int) -> int:
         found = self.program.slots[slot]
         return found.number if found.kind == "alias" else slot
@@ -188,7 +166,6 @@ class ProgramRunner:
     def _launch_run(self, first: int, steps: list[tuple[int, Any]]) -> Callable[[_Frame], None]:
         fresh = [slot for number, _ in steps for slot in self._fresh_before[number]]
         free = [slot for _, step in steps for slot in step.free]
-        address = ctypes.addressof(self._launches)
         last = first + len(steps)
         run = self._run_native
         make = [self._make_fresh(slot) for slot in fresh]
@@ -196,7 +173,7 @@ class ProgramRunner:
         def launch(frame: _Frame) -> None:
             for allocate in make:
                 allocate(frame)
-            run(address, first, last, ctypes.addressof(frame.table))
+            run(frame.launches, first, last, ctypes.addressof(frame.table))
             for slot in free:
                 frame.tensors[slot] = None
 
@@ -325,22 +302,21 @@ class ProgramRunner:
         sizes: Sizes = {}
         if self._dynamic:
             sizes = {name: read(inputs) for name, read in self._symbols}
-            for cells, expressions in self._size_cells:
-                for i, e in enumerate(expressions):
-                    cells[i] = ex.evaluate(e, sizes)
         inputs.clear()
+        launches = self._launches.take(sizes)
         arena = lease(program.arena_bytes) if program.arena_bytes else None
         try:
             if arena is not None:
                 base = arena.block.data_ptr()
                 for slot, offset in self._template:
                     table[slot] = base + offset
-            frame = _Frame(table, tensors, sizes, arena)
+            frame = _Frame(table, tensors, sizes, arena, launches.address)
             with torch.no_grad():
                 for step in self._steps:
                     step(frame)
                 return [output(frame) for output in self._outputs]
         finally:
+            self._launches.give_back(launches)
             if arena is not None:
                 arena.give_back()
 
