@@ -191,13 +191,27 @@ def _output_view(low: Lowering, view: View, t: TensorType) -> BufferView:
         for size, have, want in zip(t.shape, found.stride, t.stride, strict=True)
     ):
         return BufferView(found.buffer, found.shape, t.stride, found.offset)
-    if any(step is ex.ZERO and n is not ex.ONE for step, n in zip(t.stride, t.shape, strict=True)):
+    if _repeats(view, t):
         return _expanded_output(low, view, t)
     stride = t.stride if _apart(t) else dense_stride(t)
     copy = low.copy(view, stride)
     again = as_buffer_view(copy, low.buffers[copy.buffer].stride)
     assert again is not None
     return again
+
+
+def _repeats(view: View, t: TensorType) -> bool:
+    """Whether the type has dimensions of stride 0 along which the value really is the same.
+
+    (Some operators' types have such strides for values that differ along them.)
+    """
+    dims = [
+        axis
+        for axis, step, n in zip(view.axes, t.stride, t.shape, strict=True)
+        if step is ex.ZERO and n is not ex.ONE
+    ]
+    used = {s for e in view.index for s in ex.symbols(e)}
+    return bool(dims) and not used.intersection(dims)
 
 
 def _expanded_output(low: Lowering, view: View, t: TensorType) -> BufferView:
