@@ -118,7 +118,7 @@ def _is_panel(loop: KernelLoop, axis: Sym, strip: int) -> bool:
     """Whether one stage of folds over rows wider than a strip fits in arrays of results."""
     width = extent_of(axis)
     later = any(s.inner and s.stage for s in loop.statements)
-    if width is None or width <= strip or later:
+    if width is None or width <= strip or later or not any(a is not axis for a in loop.kept):
         return False
     return 2 * width * sum(DTYPES[d].size for d in loop.results.values()) <= _PANEL_BYTES
 

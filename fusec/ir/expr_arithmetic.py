@@ -49,8 +49,7 @@ def from_terms(const: int, terms: Mapping[Expr, int]) -> Expr:
     ordered = tuple(sorted(kept.items(), key=lambda item: item[0].order))
     if const == 0 and len(ordered) == 1 and ordered[0][1] == 1:
         return ordered[0][0]
-    order = (len(ordered), tuple((a.order, c) for a, c in ordered), const)
-    return intern_node(Sum, ("sum", const, ordered), order, const=const, terms=ordered)
+    return _sum(const, ordered)
 
 
 def _recombine(terms: dict[Expr, int]) -> None:
@@ -110,12 +109,35 @@ def _times(a: Expr, b: Expr) -> Expr:
     )
 
 
+def _scaled(e: Expr, factor: int) -> Expr:
+    """``factor · e``: the order of the terms stays, and nothing new can be combined."""
+    if factor == 0:
+        return ZERO
+    const, terms = linear_terms(e)
+    if not terms:
+        return integer(const * factor)
+    scaled = tuple((a, c * factor) for a, c in terms)
+    if const == 0 and len(scaled) == 1 and scaled[0][1] == 1:
+        return scaled[0][0]
+    return _sum(const * factor, scaled)
+
+
+def _sum(const: int, terms: tuple[tuple[Expr, int], ...]) -> Expr:
+    """A sum of terms that are sorted and combined already."""
+    order = (len(terms), tuple((a.order, c) for a, c in terms), const)
+    return intern_node(Sum, ("sum", const, terms), order, const=const, terms=terms)
+
+
 def mul(left: ExprLike, right: ExprLike) -> Expr:
     a, b = expr(left), expr(right)
     if a is ONE:
         return b
     if b is ONE:
         return a
+    if isinstance(a, Int):
+        return _scaled(b, a.value)
+    if isinstance(b, Int):
+        return _scaled(a, b.value)
     const_a, terms_a = linear_terms(a)
     const_b, terms_b = linear_terms(b)
     merged: dict[Expr, int] = {}

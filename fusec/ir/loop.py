@@ -222,8 +222,17 @@ def rewrite(
     return memo[root]
 
 
-def reindex(root: Scalar, mapping: Mapping[Expr, Expr], guard: Expr | None = None) -> Scalar:
-    """Substitute axes in every index of a tree; ``guard`` is added to every load's guard."""
+def reindex(
+    root: Scalar,
+    mapping: Mapping[Expr, Expr],
+    guard: Expr | None = None,
+    bound: tuple[tuple[Sym, Scalar], ...] = (),
+) -> Scalar:
+    """Substitute axes in every index of a tree.
+
+    ``guard`` is added to every load's guard; ``bound`` gives the values of indirect symbols that
+    ``mapping`` brings in.
+    """
     memo: dict[Scalar, Scalar] = {}
 
     def leaf(node: Scalar) -> Scalar | None:
@@ -236,7 +245,7 @@ def reindex(root: Scalar, mapping: Mapping[Expr, Expr], guard: Expr | None = Non
             return _load_like(
                 node,
                 tuple(ex.substitute(e, mapping) for e in node.index),
-                tuple((s, memo[v]) for s, v in node.indirect),
+                (*((s, memo[v]) for s, v in node.indirect), *bound),
                 merged,
             )
         return None

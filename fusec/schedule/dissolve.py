@@ -15,7 +15,7 @@ from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr
-from fusec.ir.loop import BufferView, Compute, Load, LoopProgram, Op, Scalar, external_reads
+from fusec.ir.loop import BufferView, Compute, Index, Load, LoopProgram, Op, Scalar, external_reads
 
 _LIGHT: Final = frozenset(
     "add sub mul neg abs min max lt le gt ge eq ne and or xor not where".split()
@@ -77,7 +77,7 @@ def _dissolves(
     if use is None or use.external or step.reduction is not None:
         return False
     if use.indirect and step.value.size:
-        return False  # read at places known at run time only: written out, they would be unbound
+        return _picked(step, use, program, overwriters)
     if program.buffers[step.output].kind != "temp" or step.value.size > MAX_BODY // 2:
         return False
     loads = list(lp.loads(step.value))
@@ -99,6 +99,27 @@ def _dissolves(
     if use.sites != 1 or others or not isinstance(consumer, Compute):
         return False
     return not _amplified(step, consumer)
+
+
+def _picked(step: Compute, use: _Uses, program: LoopProgram, overwriters: dict[int, int]) -> bool:
+    """Whether only few elements are ever read, at places known at run time: a cross entropy takes
+    one of the thousands of probabilities of a row. They are computed where they are taken."""
+    if use.external or program.buffers[step.output].kind != "temp":
+        return False
+    consumers = [program.steps[number] for number in use.consumers]
+    if len(consumers) != 1 or not isinstance(consumers[0], Compute) or use.sites != 1:
+        return False
+    for node in lp.walk((step.value,)):
+        if isinstance(node, Index) or (isinstance(node, Load) and node.indirect):
+            return False  # a place known at run time is no index expression
+        if isinstance(node, Load) and node.buffer in overwriters:
+            return False
+    return _points(consumers[0]) * 4 <= _points(step)
+
+
+def _points(step: Compute) -> int:
+    order = step.axes if step.reduction is None else step.reduction.order
+    return ex.as_int(ex.product(a.upper for a in order if a.upper is not None)) or 0
 
 
 def _overwriters(program: LoopProgram) -> dict[int, int]:
@@ -179,7 +200,7 @@ def _substitute(step: Compute, values: dict[int, Compute]) -> Compute:
         changed = True
         origin.update(producer.origin)
         mapping: dict[Expr, Expr] = dict(zip(producer.axes, node.index, strict=True))
-        return lp.reindex(producer.value, mapping, node.guard)
+        return lp.reindex(producer.value, mapping, node.guard, node.indirect)
 
     value = lp.rewrite(step.value, leaf, memo)
     return replace(step, value=value, origin=tuple(sorted(origin))) if changed else step
