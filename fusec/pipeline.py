@@ -27,7 +27,7 @@ from fusec.codegen.cpu import cpu_emitter
 from fusec.codegen.host import HostPlan, build_host_plan
 from fusec.codegen.kernel_source import KernelSource
 from fusec.codegen.runner import runner_source
-from fusec.errors import CodegenError, WireError
+from fusec.errors import CodegenError, CompilerError, WireError
 from fusec.inspect.report import report
 from fusec.ir.graph import Graph
 from fusec.ir.program_wire import program_to_bytes
@@ -56,6 +56,16 @@ __all__ = [
 
 COMPILE_TIMEOUT_S: Final = 120.0
 MAX_PLAN_BYTES: Final = 256 << 20
+# What a mistake in a pass, or a graph that lies, raises: it must not end anybody's training.
+_FAULTS: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +118,18 @@ def stages(
     graph: Graph, target: Target, options: Options, *, recorder: Recorder
 ) -> tuple[Schedule, HostPlan]:
     """What a plan is made of: the groups, and their kernels and program. Raises as `plan` does."""
+    try:
+        return _stages(graph, target, options, recorder)
+    except _FAULTS as error:
+        raise CompilerError(
+            f"the compiler failed: {type(error).__name__}: {error}",
+            hint="this is a fault of fusec, please report the graph; it runs eager",
+        ) from error
+
+
+def _stages(
+    graph: Graph, target: Target, options: Options, recorder: Recorder
+) -> tuple[Schedule, HostPlan]:
     if target.device != "cpu":
         raise CodegenError(f"no code generator for {target.device}", hint="targets: cpu")
     with recorder.span("lower"):

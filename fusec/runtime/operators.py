@@ -51,7 +51,7 @@ def attribute(attr: Attr) -> object:
     """The torch object that an enumeration argument names. Raises LoadError for an unknown one."""
     if attr.kind == "dtype" and attr.name in TORCH_DTYPES:
         return TORCH_DTYPES[attr.name]
-    if attr.kind == "device":
+    if attr.kind == "device" and attr.name in ("cpu", "cuda", "meta"):
         return torch.device(attr.name)
     if attr.kind == "layout" and attr.name == "strided":
         return torch.strided

@@ -10,7 +10,8 @@ import sys
 import time
 import warnings
 
-from fusec.options import Options
+from fusec.codegen.isa import host_target
+from fusec.options import Options, Target
 from tests.fuzz.case import random_case
 from tests.fuzz.check import check_cases, shrink
 from tests.fuzz.dynamic import check_dynamic
@@ -21,6 +22,16 @@ _AT_ONCE = 96
 def options_for(number: int) -> Options:
     """Every way of compiling comes up."""
     return Options(progress=False, strict_rounding=number % 3 == 1, fusion=number % 5 != 2)
+
+
+def target_for(number: int) -> Target:
+    """This machine, or an older one whose code it runs."""
+    host = host_target()
+    levels = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
+    if host.isa not in levels:
+        return host
+    older = levels[levels.index(host.isa) :]
+    return Target("cpu", older[number % len(older)])
 
 
 def main() -> int:
@@ -37,10 +48,10 @@ def main() -> int:
     for first in range(args.seed, args.seed + args.count, _AT_ONCE):
         last = min(first + _AT_ONCE, args.seed + args.count)
         cases = [random_case(seed, args.steps) for seed in range(first, last)]
-        options = options_for(first // _AT_ONCE)
-        for case, why in check_cases(cases, options):
+        options, target = options_for(first // _AT_ONCE), target_for(first // _AT_ONCE)
+        for case, why in check_cases(cases, options, target):
             failures += 1
-            print(shrink(case, why, options), flush=True)
+            print(shrink(case, why, options, target), flush=True)
         print(
             f"# seeds to {last}: {failures} failures, {time.monotonic() - start:.0f} s", flush=True
         )

@@ -220,6 +220,7 @@ class _Generator:
         if made is None:
             return None
         self.used.update(operands)
+        self.overlapping |= ".expand(" in text
         return text, made
 
     def _try(self, text: str) -> torch.Tensor | None:

@@ -12,7 +12,6 @@ from torch._functorch.aot_autograd import aot_function
 from fusec import pipeline
 from fusec.capture.decompositions import table
 from fusec.capture.export import export
-from fusec.codegen.isa import host_target
 from fusec.ir import expr as ex
 from fusec.ir.graph import Graph, Ref, TensorType
 from fusec.ir.program_wire import program_from_bytes
@@ -61,7 +60,7 @@ class Batch:
 
     cases: Sequence[Case]
     options: Options
-    target: Target = field(default_factory=host_target)
+    target: Target
     plans: list[Plan] = field(default_factory=list)
     error: Exception | None = None
     ready: bool = False
@@ -165,10 +164,12 @@ def load(plan: Plan, target: Target) -> ProgramRunner:
 
 
 def check_cases(
-    cases: Sequence[Case], options: Options, together: int = 12
+    cases: Sequence[Case], options: Options, target: Target, together: int = 12
 ) -> list[tuple[Case, str]]:
     """Each program that is wrong, and how; ``together`` programs share a graph."""
-    batches = [Batch(cases[i : i + together], options) for i in range(0, len(cases), together)]
+    batches = [
+        Batch(cases[i : i + together], options, target) for i in range(0, len(cases), together)
+    ]
     for batch in batches:
         batch.plan()
     try:
@@ -177,13 +178,13 @@ def check_cases(
         if len(cases) == 1:
             return [(cases[0], f"does not compile: {error}")]
         middle = (len(cases) + 1) // 2
-        return check_cases(cases[:middle], options, together) + check_cases(
-            cases[middle:], options, together
+        return check_cases(cases[:middle], options, target, together) + check_cases(
+            cases[middle:], options, target, together
         )
     wrong: list[tuple[Case, str]] = []
     for batch in batches:
         if batch.error is not None and len(batch.cases) > 1:
-            alone = [w for case in batch.cases for w in check_cases([case], options)]
+            alone = [w for case in batch.cases for w in check_cases([case], options, target)]
             wrong += alone or [(batch.cases[0], f"only together: {batch.error}")]
         else:
             wrong += batch.check()
@@ -196,10 +197,10 @@ def _kind(why: str) -> str:
     return head if head.endswith("Error") else "differs"
 
 
-def shrink(case: Case, why: str, options: Options, tries: int = 80) -> Failure:
+def shrink(case: Case, why: str, options: Options, target: Target, tries: int = 80) -> Failure:
     """The smallest program found that still fails."""
     case = without_dead(case)
-    again = check_cases([case], options)
+    again = check_cases([case], options, target)
     if not again:
         return Failure(case, f"only in company of others: {why}", options)
     why = again[0][1]
@@ -212,7 +213,7 @@ def shrink(case: Case, why: str, options: Options, tries: int = 80) -> Failure:
             tries -= 1
             if len(candidate.steps) + len(candidate.outputs) >= len(case.steps) + len(case.outputs):
                 continue
-            found = check_cases([candidate], options) if runs(candidate) else []
+            found = check_cases([candidate], options, target) if runs(candidate) else []
             if found and _kind(found[0][1]) == _kind(why):
                 case, why, progress = candidate, found[0][1], True
                 break

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fusec.lower.lowering import RULES
-from tests.fuzz.__main__ import options_for
+from tests.fuzz.__main__ import options_for, target_for
 from tests.fuzz.case import random_case
 from tests.fuzz.check import check_cases, shrink
 from tests.fuzz.dynamic import check_dynamic
@@ -15,11 +15,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
 
 @pytest.mark.parametrize("part", range(4))
 def test_random_programs(part: int) -> None:
-    options = options_for(part)
+    options, target = options_for(part), target_for(part)
     cases = [random_case(seed) for seed in range(48 * part, 48 * part + 48)]
-    wrong = check_cases(cases, options)
+    wrong = check_cases(cases, options, target)
     if wrong:
-        pytest.fail(str(shrink(*wrong[0], options)), pytrace=False)
+        pytest.fail(str(shrink(*wrong[0], options, target)), pytrace=False)
 
 
 def test_random_programs_of_dynamic_size() -> None:
@@ -31,10 +31,10 @@ def test_random_programs_of_dynamic_size() -> None:
 def test_a_planted_fault_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RULES, "aten.maximum", RULES["aten.minimum"])
     cases = [c for c in map(random_case, range(400)) if "maximum" in c.source()][:12]
-    options = options_for(0)
-    wrong = check_cases(cases, options)
+    options, target = options_for(0), target_for(0)
+    wrong = check_cases(cases, options, target)
     assert wrong
-    failure = shrink(*wrong[0], options)
+    failure = shrink(*wrong[0], options, target)
     assert len(failure.case.steps) == 1
     assert "torch.maximum" in str(failure)
     assert "compile_and_compare(f, " in str(failure)

@@ -46,7 +46,7 @@ def test_an_artifact_loads_and_counts() -> None:
     x = torch.randn(40)
     torch.testing.assert_close(run([x])[0], x.exp().cumsum(0))
     assert recorder.counters["kernels"] == 1
-    assert recorder.counters["fallback_calls"] == 1
+    assert recorder.counters["external_calls"] + recorder.counters["fallback_calls"] == 1
 
 
 @pytest.mark.parametrize("name", ["program", "runner", "kernel/"])
