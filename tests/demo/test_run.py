@@ -9,6 +9,7 @@ from fusec.errors import RemoteError
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # five processes that import torch, on whatever else runs here
 def test_mlp_cold_and_warm_through_a_farm(tmp_path):
     phases: list[str] = []
     config = DemoConfig(model="mlp", store="disk", pool="memory", layers=1, keep=tmp_path)
