@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from cache.artifacts import Found
+from fusec.capture.dtypes import to_attr
 from fusec.codegen.c_toolchain import compile_shared, detect_isa
 from fusec.errors import ArtifactError, LoadError
 from fusec.ir.graph import Attr
@@ -87,11 +88,25 @@ def test_names_that_are_no_operators(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "attr", [Attr("dtype", "f33"), Attr("layout", "nn"), Attr("memory_format", "save")]
+    "attr",
+    [
+        Attr("dtype", "f33"),
+        Attr("layout", "nn"),
+        Attr("memory_format", "save"),
+        Attr("device", "fpga"),
+    ],
 )
 def test_names_that_are_no_enumerations(attr: Attr) -> None:
     with pytest.raises(LoadError):
         attribute(attr)
+
+
+def test_every_enumeration_of_capture_is_known() -> None:
+    formats = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
+    for value in (*formats, torch.preserve_format, torch.strided, torch.device("cpu"), torch.half):
+        attr = to_attr(value)
+        assert attr is not None
+        assert attribute(attr) == value
 
 
 def test_many_libraries_are_open_at_once() -> None:
