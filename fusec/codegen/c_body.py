@@ -238,8 +238,15 @@ class Scope:
         return frame.call(f"splat_{stored}", element)
 
     def _gather(self, node: Load, offset: Expr, pointer: str, stored: str) -> str:
-        """Lane by lane, through a small array."""
+        """Lane by lane: as the parts of one vector where all lanes count, else through an array.
+
+        (A vector load from an array that was just written part by part waits for the writes.)
+        """
         frame = self.frame
+        whole = self.vector and self.count == str(frame.lanes) and frame.lanes > 1
+        if whole and not node.indirect and node.guard is None and stored == node.dtype:
+            parts = (f"{pointer}[{self.c(offset, f'{lane}L')}]" for lane in range(frame.lanes))
+            return f"({vector_type(stored)}){{{', '.join(parts)}}}"
         bound: dict[str, str] = {}
         for symbol, value in node.indirect:
             places = frame.fresh()
