@@ -9,9 +9,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -119,12 +121,26 @@ def stages(
 ) -> tuple[Schedule, HostPlan]:
     """What a plan is made of: the groups, and their kernels and program. Raises as `plan` does."""
     try:
-        return _stages(graph, target, options, recorder)
+        with _collector_paused():
+            return _stages(graph, target, options, recorder)
     except _FAULTS as error:
         raise CompilerError(
             f"the compiler failed: {type(error).__name__}: {error}",
             hint="this is a fault of fusec, please report the graph; it runs eager",
         ) from error
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Without the cyclic garbage collector: a plan makes many objects and hardly a cycle, and each
+    collection would walk the whole heap of the process, torch included."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _stages(
