@@ -17,16 +17,14 @@ void cpu_poi_copy(void **buffers, const long *sizes) {
         const long stop = x1_to;
         long x1 = x1_from;
         for (; x1 + 8L <= stop; x1 += 8L) {
-          float t1[8];
-          for (int l = 0; l < 8; l++) t1[l] = l < 8 ? b0[(x0 + 300L * (x1 + l))] : 0;
-          vf32 t2 = ld_f32(t1, 8);
-          st_f32(b1 + (200L * x0 + x1), t2, 8);
+          vf32 t1 = (vf32){b0[(x0 + 300L * (x1 + 0L))], b0[(x0 + 300L * (x1 + 1L))], b0[(x0 + 300L * (x1 + 2L))], b0[(x0 + 300L * (x1 + 3L))], b0[(x0 + 300L * (x1 + 4L))], b0[(x0 + 300L * (x1 + 5L))], b0[(x0 + 300L * (x1 + 6L))], b0[(x0 + 300L * (x1 + 7L))]};
+          st_f32(b1 + (200L * x0 + x1), t1, 8);
         }
         if (x1 < stop) { const int n = (int)(stop - x1);
-          float t3[8];
-          for (int l = 0; l < 8; l++) t3[l] = l < n ? b0[(x0 + 300L * (x1 + l))] : 0;
-          vf32 t4 = ld_f32(t3, 8);
-          st_f32(b1 + (200L * x0 + x1), t4, n);
+          float t2[8];
+          for (int l = 0; l < 8; l++) t2[l] = l < n ? b0[(x0 + 300L * (x1 + l))] : 0;
+          vf32 t3 = ld_f32(t2, 8);
+          st_f32(b1 + (200L * x0 + x1), t3, n);
         }
       }
   }
