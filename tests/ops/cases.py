@@ -19,7 +19,10 @@ from tests.lower.harness import Compiled, copied, values_differ
 SKIPPED = frozenset(
     "empty empty_like empty_permuted empty_strided new_empty new_empty_strided "
     "nn.functional.feature_alpha_dropout torch.ops.aten._unsafe_masked_index "
-    "to_sparse sparse.mm sparse.sampled_addmm".split()
+    "to_sparse sparse.mm sparse.sampled_addmm "
+    # CUDA only.
+    "jiterator_unary jiterator_binary jiterator_4inputs_with_extra_args "
+    "jiterator_binary_return_by_ref jiterator_2inputs_2outputs".split()
 )
 
 # What torch's samples of random operators seed themselves with, which a compiled graph cannot hold.
