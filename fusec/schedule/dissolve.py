@@ -200,7 +200,8 @@ def _substitute(step: Compute, values: dict[int, Compute]) -> Compute:
         changed = True
         origin.update(producer.origin)
         mapping: dict[Expr, Expr] = dict(zip(producer.axes, node.index, strict=True))
-        return lp.reindex(producer.value, mapping, node.guard, node.indirect)
+        bound = tuple((symbol, memo[value]) for symbol, value in node.indirect)
+        return lp.reindex(producer.value, mapping, node.guard, bound)
 
     value = lp.rewrite(step.value, leaf, memo)
     return replace(step, value=value, origin=tuple(sorted(origin))) if changed else step
