@@ -1,9 +1,9 @@
 """No import cycles, and the arrows between the packages: farm -> fusec -> cache."""
 
 import json
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -93,17 +93,14 @@ def test_importing_all_of_cache_loads_no_torch():
 
 
 def test_import_fusec_takes_under_50_ms():
-    """Against a bare interpreter; the least of several, since a busy machine only adds."""
+    """Of the processor, against a bare interpreter: a busy machine must not fail it."""
 
     def seconds(code: str) -> float:
-        start = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-        return time.perf_counter() - start
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    bare = fusec = float("inf")
-    for _ in range(12):
-        bare = min(bare, seconds("pass"))
-        fusec = min(fusec, seconds("import fusec"))
-        if fusec - bare < 0.05:
-            return
-    pytest.fail(f"import fusec takes {1000 * (fusec - bare):.0f} ms")
+    bare = min(seconds("pass") for _ in range(5))
+    fusec = min(seconds("import fusec") for _ in range(5))
+    assert fusec - bare < 0.05
