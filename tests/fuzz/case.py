@@ -220,7 +220,7 @@ class _Generator:
         if made is None:
             return None
         self.used.update(operands)
-        self.overlapping |= ".expand(" in text
+        self.overlapping |= ".expand(" in text or ".unfold(" in text
         return text, made
 
     def _try(self, text: str) -> torch.Tensor | None:
@@ -283,6 +283,10 @@ def smaller(case: Case) -> list[Case]:
         if name not in {n for _, t in rest for n in _NAME.findall(t)} | set(case.outputs):
             found.append(without_dead(replace(case, steps=rest)))
             continue
+        if name in case.outputs:  # what it is made of in its place among the outputs
+            operands = tuple(dict.fromkeys(_NAME.findall(text)))
+            others = tuple(o for o in case.outputs if o != name and o not in operands)
+            found.append(without_dead(replace(case, outputs=(*operands, *others))))
         for other in dict.fromkeys(_NAME.findall(text)):  # an operand in its place
             same = values[other].shape == values[name].shape
             if same and values[other].dtype == values[name].dtype:

@@ -191,6 +191,10 @@ def check_cases(
     return wrong
 
 
+def _size(case: Case) -> tuple[int, int]:
+    return len(case.steps), len(case.outputs)
+
+
 def _kind(why: str) -> str:
     """What sort of fault: an error's name, or a difference."""
     head = why.split(":")[0]
@@ -211,7 +215,7 @@ def shrink(case: Case, why: str, options: Options, target: Target, tries: int = 
             if tries == 0:
                 return Failure(case, why, options)
             tries -= 1
-            if len(candidate.steps) + len(candidate.outputs) >= len(case.steps) + len(case.outputs):
+            if _size(candidate) >= _size(case):
                 continue
             found = check_cases([candidate], options, target) if runs(candidate) else []
             if found and _kind(found[0][1]) == _kind(why):
