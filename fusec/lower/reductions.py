@@ -66,14 +66,18 @@ def fold(
     return finish(low, folded, lambda value: lp.cast(value, t.dtype), t)
 
 
-def _sum_accumulator(dtype: str) -> str:
-    return compute_type(dtype)
+def accumulator_of(dtype: str) -> str:
+    """Small integers are folded as 32-bit ones and unsigned ones as signed ones of 64 bits: there
+    are horizontal operations for those, and sums and products agree in the low bits."""
+    if dtype in ("i8", "i16", "u8", "u16"):
+        return "i32"
+    return "i64" if dtype in ("u32", "u64") else compute_type(dtype)
 
 
 def _sum_all(low: Lowering, node: Node) -> Value:
     x = low.view(node.args[0])
     return fold(
-        low, x, "sum", tuple(range(len(x.shape))), False, compute_type(low.node_type().dtype)
+        low, x, "sum", tuple(range(len(x.shape))), False, accumulator_of(low.node_type().dtype)
     )
 
 
@@ -82,7 +86,7 @@ def _prod(low: Lowering, node: Node) -> Value:
     whole = node.target.endswith(".default")
     dims = dims_of(None if whole else node.args[1], len(x.shape))
     keepdim = False if whole else bool(_arg(node, 2, "keepdim", False))
-    return fold(low, x, "prod", dims, keepdim, compute_type(low.node_type().dtype))
+    return fold(low, x, "prod", dims, keepdim, accumulator_of(low.node_type().dtype))
 
 
 def _predicate(op: str) -> Rule:
@@ -188,11 +192,6 @@ def _var(root: bool) -> Rule:
     return rule
 
 
-def extreme_accumulator(dtype: str) -> str:
-    """Small integers are compared as 32-bit ones: there are horizontal operations for those."""
-    return "i32" if dtype in ("i8", "i16", "u8", "u16") else compute_type(dtype)
-
-
 def _extreme_index(op: str) -> Rule:
     """argmax/argmin: the first index of the extreme; NaN counts as the extreme."""
 
@@ -229,8 +228,8 @@ def _extreme_pair(op: str) -> Rule:
         assert isinstance(index_type, TensorType)
         if not x.shape:
             return low.external(node, "fallback")
-        work = extreme_accumulator(x.dtype)
-        if work == "bool":
+        work = accumulator_of(x.dtype)
+        if work == "bool" or x.dtype == "u64":
             return low.external(node, "fallback")
         values = low.reduce(op, x, dims, work, lambda v: lp.cast(v, work), keepdim=keepdim)
         indices = low.reduce(f"arg{op}", x, dims, "i64", lambda v: v, keepdim=keepdim)
@@ -247,9 +246,11 @@ def _extreme(op: str) -> Rule:
 
     def rule(low: Lowering, node: Node) -> Value:
         x = low.view(node.args[0])
+        if x.dtype == "u64":
+            return low.external(node, "fallback")
         if DTYPES[x.dtype].kind == "bool":
             return _fold("or" if op == "max" else "and", lambda d: d)(low, node)
-        return _fold(op, extreme_accumulator)(low, node)
+        return _fold(op, accumulator_of)(low, node)
 
     return rule
 
@@ -288,7 +289,7 @@ def _vector_norm(low: Lowering, node: Node) -> Value:
 
 REDUCTIONS: Final[dict[str, Rule]] = {
     "aten.sum.default": _sum_all,
-    "aten.sum.dim_IntList": _fold("sum", _sum_accumulator),
+    "aten.sum.dim_IntList": _fold("sum", accumulator_of),
     "aten.prod.default": _prod,
     "aten.prod.dim_int": _prod,
     "aten.amax": _extreme("max"),

@@ -115,6 +115,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         "  is read there. The check is part of the program (`aten._assert_async`).",
         "- Half-precision arithmetic runs in float32 and rounds where a value is stored or cast;",
         "  the option `strict_rounding` rounds after every operation, as eager does.",
+        "- `uint8` images are interpolated in float32, as torch itself breaks it down: a value can",
+        "  differ by one.",
         "- Random numbers are eager's own: drawn by ATen, from its generator, in eager's order.",
         "",
         "| operator | forward | gradient | dtypes | ATen calls |",
