@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import random
 import re
 import zlib
@@ -215,6 +216,8 @@ class _Generator:
             fields = op.choose(self.rng, tensors)
         except ValueError:  # a choice among nothing: a tensor of rank zero
             return None
+        if not _moderate(op, tensors, self.limit):
+            return None
         text = op.text.format(**dict(zip("abc", operands, strict=False)), **fields)
         made = self._try(text)
         if made is None:
@@ -240,6 +243,17 @@ class _Generator:
             if wild.float().mean() > 0.05:
                 return None
         return made
+
+
+def _moderate(op: Operation, tensors: list[torch.Tensor], limit: int) -> bool:
+    """Whether the result cannot be far larger than ``limit``: looked at before it is made."""
+    if "@" in op.text:
+        return tensors[0].dim() < 2 or tensors[0].numel() * tensors[0].shape[-2] <= 8 * limit
+    try:
+        shape = torch.broadcast_shapes(*(t.shape for t in tensors))
+    except RuntimeError:
+        return True
+    return math.prod(shape) <= limit
 
 
 def without_dead(case: Case) -> Case:

@@ -91,7 +91,9 @@ def _noisy_runs(case: Case) -> list[dict[str, torch.Tensor]]:
         rng = torch.Generator().manual_seed(seed)
         memory: set[int] = {x.untyped_storage().data_ptr() for x in inputs}
         with torch.no_grad():
-            runs.append(run_steps(case, inputs, functools.partial(_moved, rng, memory)))
+            values = run_steps(case, inputs, functools.partial(_moved, rng, memory))
+        wanted = {*case.outputs, *(n for n, _ in case.inputs)}
+        runs.append({name: values[name] for name in wanted})
     return runs
 
 
