@@ -244,7 +244,8 @@ class Scope:
         """
         frame = self.frame
         whole = self.vector and self.count == str(frame.lanes) and frame.lanes > 1
-        if whole and not node.indirect and node.guard is None and stored == node.dtype:
+        plain = stored == node.dtype != "bool"  # a mask is not what a byte holds
+        if whole and plain and not node.indirect and node.guard is None:
             parts = (f"{pointer}[{self.c(offset, f'{lane}L')}]" for lane in range(frame.lanes))
             return f"({vector_type(stored)}){{{', '.join(parts)}}}"
         bound: dict[str, str] = {}

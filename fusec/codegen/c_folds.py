@@ -85,6 +85,8 @@ class Folds:
         if s.fold in INDEXED:
             scope.emit(f"long i{self.numbers[s.buffer]} = -1;")
             return
+        if self._compensated(s):
+            scope.emit(f"{kind} e{self.total(s, tag)} = {self._neutral(s)};")
         for copy in range(copies):
             scope.emit(f"{kind} {self.partial(s, copy)}{tag} = {self._neutral(s)};")
 
@@ -141,7 +143,20 @@ class Folds:
             parts = [self.frame.call(operation, a, b) for a, b in pairs] + odd
         total = self.total(s, tag)
         reset = " ".join(f"{name} = {self._neutral(s)};" for name in names)
-        return f"{total} = {self.frame.call(operation, total, parts[0])}; {reset}"
+        if not self._compensated(s):
+            return f"{total} = {self.frame.call(operation, total, parts[0])}; {reset}"
+        # Kahan's summation: what an addition to the total rounds away is taken off the next one.
+        call, dtype, error = self.frame.call, self.dtype(s), f"e{total}"
+        kind = vector_type(dtype)
+        return (
+            f"{{ {kind} y = {call(f'sub_{dtype}', parts[0], error)}; "
+            f"{kind} z = {call(f'add_{dtype}', total, 'y')}; "
+            f"{error} = {call(f'sub_{dtype}', call(f'sub_{dtype}', 'z', total), 'y')}; "
+            f"{total} = z; }} {reset}"
+        )
+
+    def _compensated(self, s: Statement) -> bool:
+        return s.fold == "sum" and self.dtype(s) in ("f32", "f64")
 
     def finish(self, scope: Scope, s: Statement, tag: str = "") -> None:
         """The finished result becomes a known value of the scope."""

@@ -10,18 +10,22 @@ void cpu_red_fused_sum_max(void **buffers, const long *sizes) {
     if (strip < wide) {
       const long x1 = strip * 32L;
       vf32 a0x0 = splat_f32(0);
+      vf32 ea0x0 = splat_f32(0);
       vf32 p0_0x0 = splat_f32(0);
       vf32 a1x0 = splat_f32(-__builtin_inff());
       vf32 p1_0x0 = splat_f32(-__builtin_inff());
       vf32 a0x1 = splat_f32(0);
+      vf32 ea0x1 = splat_f32(0);
       vf32 p0_0x1 = splat_f32(0);
       vf32 a1x1 = splat_f32(-__builtin_inff());
       vf32 p1_0x1 = splat_f32(-__builtin_inff());
       vf32 a0x2 = splat_f32(0);
+      vf32 ea0x2 = splat_f32(0);
       vf32 p0_0x2 = splat_f32(0);
       vf32 a1x2 = splat_f32(-__builtin_inff());
       vf32 p1_0x2 = splat_f32(-__builtin_inff());
       vf32 a0x3 = splat_f32(0);
+      vf32 ea0x3 = splat_f32(0);
       vf32 p0_0x3 = splat_f32(0);
       vf32 a1x3 = splat_f32(-__builtin_inff());
       vf32 p1_0x3 = splat_f32(-__builtin_inff());
@@ -43,13 +47,13 @@ void cpu_red_fused_sum_max(void **buffers, const long *sizes) {
               p0_0x3 = add_f32(p0_0x3, t4);
               p1_0x3 = max_f32(p1_0x3, t4);
             }
-          a0x0 = add_f32(a0x0, p0_0x0); p0_0x0 = splat_f32(0);
+          { vf32 y = sub_f32(p0_0x0, ea0x0); vf32 z = add_f32(a0x0, y); ea0x0 = sub_f32(sub_f32(z, a0x0), y); a0x0 = z; } p0_0x0 = splat_f32(0);
           a1x0 = max_f32(a1x0, p1_0x0); p1_0x0 = splat_f32(-__builtin_inff());
-          a0x1 = add_f32(a0x1, p0_0x1); p0_0x1 = splat_f32(0);
+          { vf32 y = sub_f32(p0_0x1, ea0x1); vf32 z = add_f32(a0x1, y); ea0x1 = sub_f32(sub_f32(z, a0x1), y); a0x1 = z; } p0_0x1 = splat_f32(0);
           a1x1 = max_f32(a1x1, p1_0x1); p1_0x1 = splat_f32(-__builtin_inff());
-          a0x2 = add_f32(a0x2, p0_0x2); p0_0x2 = splat_f32(0);
+          { vf32 y = sub_f32(p0_0x2, ea0x2); vf32 z = add_f32(a0x2, y); ea0x2 = sub_f32(sub_f32(z, a0x2), y); a0x2 = z; } p0_0x2 = splat_f32(0);
           a1x2 = max_f32(a1x2, p1_0x2); p1_0x2 = splat_f32(-__builtin_inff());
-          a0x3 = add_f32(a0x3, p0_0x3); p0_0x3 = splat_f32(0);
+          { vf32 y = sub_f32(p0_0x3, ea0x3); vf32 z = add_f32(a0x3, y); ea0x3 = sub_f32(sub_f32(z, a0x3), y); a0x3 = z; } p0_0x3 = splat_f32(0);
           a1x3 = max_f32(a1x3, p1_0x3); p1_0x3 = splat_f32(-__builtin_inff());
         }
       }
@@ -65,6 +69,7 @@ void cpu_red_fused_sum_max(void **buffers, const long *sizes) {
       const long x1 = wide * 32L + (strip - wide) * 8L;
       const int n = (int)minl(8L, 131L - x1);
       vf32 a0x0 = splat_f32(0);
+      vf32 ea0x0 = splat_f32(0);
       vf32 p0_0x0 = splat_f32(0);
       vf32 a1x0 = splat_f32(-__builtin_inff());
       vf32 p1_0x0 = splat_f32(-__builtin_inff());
@@ -77,7 +82,7 @@ void cpu_red_fused_sum_max(void **buffers, const long *sizes) {
               p0_0x0 = add_f32(p0_0x0, t5);
               p1_0x0 = max_f32(p1_0x0, t5);
             }
-          a0x0 = add_f32(a0x0, p0_0x0); p0_0x0 = splat_f32(0);
+          { vf32 y = sub_f32(p0_0x0, ea0x0); vf32 z = add_f32(a0x0, y); ea0x0 = sub_f32(sub_f32(z, a0x0), y); a0x0 = z; } p0_0x0 = splat_f32(0);
           a1x0 = max_f32(a1x0, p1_0x0); p1_0x0 = splat_f32(-__builtin_inff());
         }
       }

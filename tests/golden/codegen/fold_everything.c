@@ -4,6 +4,7 @@ void cpu_red_fused_sum(void **buffers, const long *sizes) {
   const long total = 1L;
   for (long o = 0; o < total; o++) {
     vf32 a0 = splat_f32(0);
+    vf32 ea0 = splat_f32(0);
     vf32 p0_0 = splat_f32(0);
     vf32 p0_1 = splat_f32(0);
     vf32 p0_2 = splat_f32(0);
@@ -26,7 +27,7 @@ void cpu_red_fused_sum(void **buffers, const long *sizes) {
           vf32 t5 = ld_f32(b0 + x0, 8);
           p0_0 = add_f32(p0_0, t5);
         }
-        a0 = add_f32(a0, add_f32(add_f32(p0_0, p0_1), add_f32(p0_2, p0_3))); p0_0 = splat_f32(0); p0_1 = splat_f32(0); p0_2 = splat_f32(0); p0_3 = splat_f32(0);
+        { vf32 y = sub_f32(add_f32(add_f32(p0_0, p0_1), add_f32(p0_2, p0_3)), ea0); vf32 z = add_f32(a0, y); ea0 = sub_f32(sub_f32(z, a0), y); a0 = z; } p0_0 = splat_f32(0); p0_1 = splat_f32(0); p0_2 = splat_f32(0); p0_3 = splat_f32(0);
       }
     }
     vf32 r0 = splat_f32(hsum_f32(a0));

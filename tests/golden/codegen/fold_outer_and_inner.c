@@ -5,6 +5,7 @@ void cpu_red_fused_sum(void **buffers, const long *sizes) {
   for (long o = 0; o < total; o++) {
     const long x1 = o;
     vf32 a0 = splat_f32(0);
+    vf32 ea0 = splat_f32(0);
     vf32 p0_0 = splat_f32(0);
     vf32 p0_1 = splat_f32(0);
     vf32 p0_2 = splat_f32(0);
@@ -32,7 +33,7 @@ void cpu_red_fused_sum(void **buffers, const long *sizes) {
             vf32 t6 = ld_f32(b0 + (700L * x0 + 35L * x1 + x2), n);
             p0_0 = add_f32(p0_0, sel_f32(lt_i32(iota_i32(0), splat_i32(n)), t6, splat_f32(0)));
           }
-          a0 = add_f32(a0, add_f32(add_f32(p0_0, p0_1), add_f32(p0_2, p0_3))); p0_0 = splat_f32(0); p0_1 = splat_f32(0); p0_2 = splat_f32(0); p0_3 = splat_f32(0);
+          { vf32 y = sub_f32(add_f32(add_f32(p0_0, p0_1), add_f32(p0_2, p0_3)), ea0); vf32 z = add_f32(a0, y); ea0 = sub_f32(sub_f32(z, a0), y); a0 = z; } p0_0 = splat_f32(0); p0_1 = splat_f32(0); p0_2 = splat_f32(0); p0_3 = splat_f32(0);
         }
       }
     vf32 r0 = splat_f32(hsum_f32(a0));

@@ -38,6 +38,7 @@ void cpu_red_fused_max_sub_exp_sum_div(void **buffers, const long *sizes) {
     }
     vf32 r0 = splat_f32(hmax_f32(a0));
     vf32 a1 = splat_f32(0);
+    vf32 ea1 = splat_f32(0);
     vf32 p1_0 = splat_f32(0);
     vf32 p1_1 = splat_f32(0);
     vf32 p1_2 = splat_f32(0);
@@ -82,7 +83,7 @@ void cpu_red_fused_max_sub_exp_sum_div(void **buffers, const long *sizes) {
           p1_0 = add_f32(p1_0, sel_f32(lt_i32(iota_i32(0), splat_i32(n)), t24, splat_f32(0)));
           st_f32(s0 + x1, t24, n);
         }
-        a1 = add_f32(a1, add_f32(add_f32(p1_0, p1_1), add_f32(p1_2, p1_3))); p1_0 = splat_f32(0); p1_1 = splat_f32(0); p1_2 = splat_f32(0); p1_3 = splat_f32(0);
+        { vf32 y = sub_f32(add_f32(add_f32(p1_0, p1_1), add_f32(p1_2, p1_3)), ea1); vf32 z = add_f32(a1, y); ea1 = sub_f32(sub_f32(z, a1), y); a1 = z; } p1_0 = splat_f32(0); p1_1 = splat_f32(0); p1_2 = splat_f32(0); p1_3 = splat_f32(0);
       }
     }
     vf32 r1 = splat_f32(hsum_f32(a1));
