@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+from fusec.errors import LoweringError
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
@@ -262,6 +263,10 @@ def _vector_norm(low: Lowering, node: Node) -> Value:
     dims = dims_of(_arg(node, 2, "dim"), len(x.shape))
     keepdim = bool(_arg(node, 3, "keepdim", False))
     t = low.node_type()
+    if len(t.shape) != len(x.shape) - (0 if keepdim else len(set(dims))):
+        raise LoweringError(
+            f"{low.where()}: this torch gives its result a wrong rank", hint="it runs in eager"
+        )
     work = compute_type(t.dtype)
     if not isinstance(order, (int, float)) or compute_type(x.dtype) not in ("f32", "f64"):
         return low.external(node, "fallback")
