@@ -187,11 +187,11 @@ def _tree(node: Outline, parent: Tree | None = None) -> Tree:
 
 
 def _totals(explanations: Sequence[Explanation]) -> Table:
-    table = Table(title="Graphs", title_justify="left")
+    table = Table(box=None, pad_edge=False)
     table.add_column("graph", no_wrap=True)
-    columns = ("operations", "launches", "kernels", "library", "fallback")
-    for column in (*columns, "moved", "one by one", "peak"):
-        table.add_column(column, justify="right")
+    columns = ("ops", "runs", "kernels", "calls", "fallback", "moved", "alone", "peak")
+    for column in columns:  # narrow enough for 80 columns
+        table.add_column(column, justify="right", no_wrap=True)
     for e in explanations:
         counts = (e.operations, e.launches, e.distinct, e.calls("library"), e.calls("fallback"))
         sizes = (size(e.moved), size(e.alone), size(e.peak.peak))

@@ -168,10 +168,21 @@ def test_a_terminal_gets_tables_and_trees(blocks):
     show(blocks, Console(file=file, force_terminal=True, width=200, color_system=None))
     shown = file.getvalue()
     assert "├──" in shown
-    assert "one by one" in shown
+    assert all(e.title in shown for e in blocks)
     for explanation in blocks:
         for entry in outline(explanation).children:
             assert entry.text in shown
+
+
+def test_the_table_fits_a_narrow_terminal(blocks):
+    file = io.StringIO()
+    show(blocks, Console(file=file, force_terminal=True, width=80, color_system=None))
+    heading, *rows = file.getvalue().splitlines()[:3]
+    assert heading.split() == [
+        *("graph", "ops", "runs", "kernels", "calls", "fallback", "moved", "alone", "peak")
+    ]
+    assert [row.split()[0] for row in rows] == ["forward", "backward"]
+    assert not any("…" in line for line in (heading, *rows))
 
 
 def test_a_pipe_gets_plain_text(blocks):
