@@ -95,4 +95,12 @@ return %1, %2
 %2 = call aten.copy_.default(%0, %1): f32[20, 31]
 return
 """,
+    "mask_strided": """\
+%0 = input "x": f64[8, 4]
+%1 = input "m": bool[8, 4] stride [1, 8]
+%2 = call aten.where.self(%1, %0, %0): f64[8, 4]
+%3 = call aten.neg.default(%0): f64[8, 4]
+%4 = call aten.where.self(%1, %2, %3): f64[8, 4]
+return %4
+""",
 }
