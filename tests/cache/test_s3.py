@@ -208,7 +208,7 @@ def test_broken_server_is_not_reachable(answer):
         with pytest.raises(NotReachable):
             store.get_blob(digest(b"x"))
         assert store.counters.get("corrupt") == 0
-    assert time.monotonic() - started < 2.5
+    assert time.monotonic() - started < 10
 
 
 def test_odd_endpoint_is_not_reachable():
