@@ -156,9 +156,59 @@ def load(
 
 
 def op(name: str, dtype: str, *args: Scalar) -> Scalar:
+    """An operation, or what it is known to give: arithmetic on positions is done on expressions."""
+    folded = _folded(name, dtype, args)
+    if folded is not None:
+        return folded
     return _make(
         Op, ("op", name, dtype, args), dtype, 1 + sum(a.size for a in args), name=name, args=args
     )
+
+
+_COMPARISONS: Final = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_SAFE: Final = 1 << 62  # positions beyond this could wrap around
+
+
+def _folded(name: str, dtype: str, args: tuple[Scalar, ...]) -> Scalar | None:
+    if name == "where":
+        if args[1] is args[2]:
+            return args[1]
+        if isinstance(args[0], Const):
+            return args[1] if args[0].value else args[2]
+    elif dtype == "bool" and name in ("and", "or"):
+        for known, other in (args, args[::-1]):
+            if isinstance(known, Const):
+                decides = bool(known.value) == (name == "or")
+                return known if decides else other
+    elif len(args) == 2 and (name in _COMPARISONS or dtype == "i64"):
+        left, right = _position(args[0]), _position(args[1])
+        if left is not None and right is not None:
+            return _folded_positions(name, left, right)
+    return None
+
+
+def _position(s: Scalar) -> Expr | None:
+    """The expression of a position or of a whole number."""
+    if s.dtype != "i64":
+        return None
+    if isinstance(s, Const):
+        return ex.integer(int(s.value))
+    return s.expr if isinstance(s, Index) else None
+
+
+def _folded_positions(name: str, left: Expr, right: Expr) -> Scalar | None:
+    if name in _COMPARISONS:
+        return condition(ex.compare(_COMPARISONS[name], left, right))
+    if name in ("add", "sub"):
+        result = left + right if name == "add" else left - right
+        low, high = ex.bounds(result)
+        if low is not None and high is not None and low > -_SAFE and high < _SAFE:
+            return index(result)
+    elif name in ("min", "max"):
+        result = ex.minimum(left, right) if name == "min" else ex.maximum(left, right)
+        if result is left or result is right:
+            return index(result)
+    return None
 
 
 def reduced(buffer: int, dtype: str) -> Scalar:

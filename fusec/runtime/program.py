@@ -100,6 +100,7 @@ class ProgramRunner:
         self._run_native = ctypes.CFUNCTYPE(
             None, ctypes.c_void_p, ctypes.c_long, ctypes.c_long, ctypes.c_void_p
         )(runner)
+        self._table = ctypes.c_void_p * max(len(program.slots), 1)
         self._symbols = _bindings(program)
         self._dynamic = bool(program.symbols)
         self._inputs = [(p, slot) for p, slot in enumerate(program.inputs) if isinstance(slot, int)]
@@ -291,7 +292,7 @@ class ProgramRunner:
     def __call__(self, inputs: list[Any]) -> list[Any]:
         program = self.program
         tensors: list[torch.Tensor | None] = [None] * len(program.slots)
-        table = (ctypes.c_void_p * max(len(program.slots), 1))()
+        table = self._table()
         for position, slot in self._inputs:
             tensor = inputs[position]
             tensors[slot] = tensor
@@ -311,14 +312,19 @@ class ProgramRunner:
                 for slot, offset in self._template:
                     table[slot] = base + offset
             frame = _Frame(table, tensors, sizes, arena, launches.address)
+            if not torch.is_grad_enabled():  # as in every forward and backward of AOTAutograd
+                return self._run(frame)
             with torch.no_grad():
-                for step in self._steps:
-                    step(frame)
-                return [output(frame) for output in self._outputs]
+                return self._run(frame)
         finally:
             self._launches.give_back(launches)
             if arena is not None:
                 arena.give_back()
+
+    def _run(self, frame: _Frame) -> list[Any]:
+        for step in self._steps:
+            step(frame)
+        return [output(frame) for output in self._outputs]
 
 
 def _numbers(slot: Slot) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

@@ -15,7 +15,17 @@ from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr
-from fusec.ir.loop import BufferView, Compute, Index, Load, LoopProgram, Op, Scalar, external_reads
+from fusec.ir.loop import (
+    BufferView,
+    Compute,
+    Const,
+    Index,
+    Load,
+    LoopProgram,
+    Op,
+    Scalar,
+    external_reads,
+)
 
 _LIGHT: Final = frozenset(
     "add sub mul neg abs min max lt le gt ge eq ne and or xor not where".split()
@@ -49,7 +59,7 @@ def dissolve(program: LoopProgram) -> LoopProgram:
             values[step.output] = step
         else:
             steps.append(step)
-    return _sweep(replace(program, steps=tuple(steps)))
+    return _sweep(replace(program, steps=tuple(_without_passed_checks(steps))))
 
 
 def _count_uses(program: LoopProgram) -> dict[int, _Uses]:
@@ -205,6 +215,21 @@ def _substitute(step: Compute, values: dict[int, Compute]) -> Compute:
 
     value = lp.rewrite(step.value, leaf, memo)
     return replace(step, value=value, origin=tuple(sorted(origin))) if changed else step
+
+
+def _without_passed_checks(steps: list[lp.Step]) -> list[lp.Step]:
+    """Drop assertions that are known to hold: ranges of indices computed from positions."""
+    true: set[int] = set()
+    kept: list[lp.Step] = []
+    for step in steps:
+        if isinstance(step, Compute):
+            always = isinstance(step.value, Const) and step.value.value is True
+            if always and (step.reduction is None or step.reduction.op == "and"):
+                true.add(step.output)
+        elif step.reason == "check" and all(v.buffer in true for v in external_reads(step)):
+            continue
+        kept.append(step)
+    return kept
 
 
 def _sweep(program: LoopProgram) -> LoopProgram:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.expr import Expr
-from fusec.ir.loop import Compute, LoopProgram
+from fusec.ir.loop import Compute, LoopProgram, Step
 from fusec.schedule.cost import Machine, StepFacts, kernel_time, points
 from fusec.schedule.dependencies import Dependencies
 from fusec.schedule.groups import Verdict
@@ -315,6 +315,10 @@ class Partition:
         fit = _fit(group.space, step)
         if fit is None:
             return f"loops differ: {describe(group.space)} and {describe(space_of(step))}", None
+        if not fit[1] and _searches(step) != any(
+            _searches(self.program.steps[m]) for m in group.members if m not in group.outer
+        ):
+            return "a search for a position runs one element at a time", None
         if not self._same_points(group, number, step, *fit):
             return "reads what the kernel makes at other points of the loops", None
         if self._overwrites(group, step):
@@ -359,6 +363,12 @@ def _append(own: _Log | None, base: _Log | None, log: _Log | None) -> _Log | Non
     if own is None or own is base:
         return log
     return _Log(own.verdict, log)
+
+
+def _searches(step: Step) -> bool:
+    """Whether a step looks for the place of an extreme."""
+    fold = step.reduction if isinstance(step, Compute) else None
+    return fold is not None and fold.op in ("argmax", "argmin")
 
 
 def _fit(space: Space, step: Compute) -> tuple[Space, bool] | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,10 +66,20 @@ class _Sample:
         return op(input_, *args, **kwargs)
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the log: samples that eager or we refuse would fill it."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
 def run(info: Any, dtype: torch.dtype, *, gradients: bool, limit: int) -> Outcome:
     """Compile up to ``limit`` samples of an operation in one graph and compare."""
-    logging.disable(logging.ERROR)
-    with warnings.catch_warnings():
+    with _quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
         samples = _samples(info, dtype, gradients, limit)

@@ -17,20 +17,18 @@ void cpu_poi_fused_neg(void **buffers, const long *sizes) {
         for (int l = 0; l < 4; l++) t1[l] = l < 4 ? b0[(x0 + 8L * (x1 + l))] : 0;
         vmask t2 = ld_bool(t1, 4);
         vf64 t3 = ld_f64(b1 + (4L * x0 + x1), 4);
-        vf64 t4 = sel_f64(t2, t3, t3);
-        vf64 t5 = neg_f64(t3);
-        vf64 t6 = sel_f64(t2, t4, t5);
-        st_f64(b2 + (4L * x0 + x1), t6, 4);
+        vf64 t4 = neg_f64(t3);
+        vf64 t5 = sel_f64(t2, t3, t4);
+        st_f64(b2 + (4L * x0 + x1), t5, 4);
       }
       if (x1 < stop) { const int n = (int)(stop - x1);
-        unsigned char t7[4];
-        for (int l = 0; l < 4; l++) t7[l] = l < n ? b0[(x0 + 8L * (x1 + l))] : 0;
-        vmask t8 = ld_bool(t7, 4);
-        vf64 t9 = ld_f64(b1 + (4L * x0 + x1), n);
-        vf64 t10 = sel_f64(t8, t9, t9);
-        vf64 t11 = neg_f64(t9);
-        vf64 t12 = sel_f64(t8, t10, t11);
-        st_f64(b2 + (4L * x0 + x1), t12, n);
+        unsigned char t6[4];
+        for (int l = 0; l < 4; l++) t6[l] = l < n ? b0[(x0 + 8L * (x1 + l))] : 0;
+        vmask t7 = ld_bool(t6, 4);
+        vf64 t8 = ld_f64(b1 + (4L * x0 + x1), n);
+        vf64 t9 = neg_f64(t8);
+        vf64 t10 = sel_f64(t7, t8, t9);
+        st_f64(b2 + (4L * x0 + x1), t10, n);
       }
     }
   }
