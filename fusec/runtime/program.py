@@ -221,7 +221,8 @@ class ProgramRunner:
                     frame.tensors[slot] = None
 
             return call_into
-        copies = returns_view(op) and self._reads_scratch(step)
+        views = returns_view(op)
+        copies = views and self._reads_scratch(step)
         takes = [(i, o, self._adopt(o)) for i, o in enumerate(step.outputs) if o is not None]
 
         def call(frame: _Frame) -> None:
@@ -231,6 +232,8 @@ class ProgramRunner:
                 tensor = results[position]
                 if copies:
                     tensor = tensor.clone()
+                elif views and tensor.is_neg():
+                    tensor = tensor.resolve_neg()  # kernels read memory as it is
                 adopt(frame, slot, tensor)
             for slot in free:
                 frame.tensors[slot] = None

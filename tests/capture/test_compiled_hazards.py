@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from fusec.codegen.isa import host_target
 from fusec.pipeline import compile_local
@@ -53,3 +54,16 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(twin, "eager_compile", compile_local)
     monkeypatch.setattr(twin, "eager_load", load)
     monkeypatch.setattr(twin, "TARGET", host_target())
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_lazy_negation(inside: bool) -> None:
+    """The imaginary part of a conjugate lies in memory with the other sign."""
+    x = torch.randn(8, dtype=torch.complex64)
+
+    def fn(a: torch.Tensor) -> torch.Tensor:
+        return (a.conj().imag if inside else a) * 2 + 1
+
+    value = x if inside else x.conj().imag
+    compiled = torch.compile(fn, backend=twin.Twin())
+    assert torch.equal(compiled(value), fn(value))
