@@ -118,11 +118,12 @@ class _Exporter:
         kind = self._type(value)
         if isinstance(kind, tuple) or (kind is None and value is not None):
             raise CaptureUnsupported(f"an input is a {type(value).__name__}")
-        if isinstance(value, torch.Tensor) and (value.is_neg() or value.is_conj()):
-            # What lies in memory is not the value: kernels would read it unchanged.
+        if isinstance(value, torch.Tensor) and value.is_neg() and not value.is_complex():
+            # What lies in memory is not the value, and kernels read memory. (Complex tensors are
+            # read by torch's own operators alone, which know.)
             raise CaptureUnsupported(
-                "an input is negated or conjugated lazily",
-                hint="pass x.resolve_neg() or x.resolve_conj(); the graph runs eager",
+                "an input is negated lazily",
+                hint="pass x.resolve_neg(); the graph runs eager",
             )
         ref = self._add(n, Node("input", "", type=kind))
         if isinstance(kind, ScalarType) and kind.value is not None:
