@@ -25,7 +25,7 @@ MAX_RESULT: Final = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class PlannedKernel:
-    """A distinct kernel of a plan: identity, key in the stores, and `KernelSource.to_bytes()`."""
+    """A distinct kernel of a plan: identity, key in the stores, and `source_to_bytes(kernel)`."""
 
     digest: str
     key: str
@@ -87,19 +87,20 @@ class FusecStages:
 
     def plan(self, graph: bytes, target: Target, options: Options) -> Planned:
         from fusec.ir.wire import graph_from_bytes
-        from fusec.pipeline import kernel_store_key, plan
+        from fusec.pipeline import kernel_store_key, plan, source_to_bytes
         from fusec.trace import Recorder
 
         made = plan(graph_from_bytes(graph), target, options, recorder=Recorder())
         kernels = tuple(
-            PlannedKernel(k.digest, kernel_store_key(k, target), k.to_bytes()) for k in made.kernels
+            PlannedKernel(k.digest, kernel_store_key(k, target), source_to_bytes(k))
+            for k in made.kernels
         )
         return Planned(made.to_bytes(), kernels)
 
     def build(self, source: bytes, target: Target) -> bytes:
-        from fusec.pipeline import KernelSource, build_kernel
+        from fusec.pipeline import build_kernel, source_from_bytes
 
-        return build_kernel(KernelSource.from_bytes(source), target)
+        return build_kernel(source_from_bytes(source), target)
 
     def assemble(
         self, plan: bytes, binaries: Mapping[str, bytes]

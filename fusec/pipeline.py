@@ -1,7 +1,7 @@
 """The compiler on one page: Graph → LoopProgram → Groups → Kernels → Artifact.
 
     plan       lower, dissolve, schedule, generate code: pure, no I/O
-    build      one kernel's source to a binary, by the C compiler in a child process
+    build      one kernel's source to a binary, by the target's compiler in a child process
     assemble   plan and binaries to an artifact: a manifest and its blobs
 
 `compile_local` does all of it in this process, with the kernels built in parallel.
@@ -24,12 +24,10 @@ from cache.errors import CacheError
 from cache.manifest import Manifest
 from cache.store import Store
 from fusec.artifact.fingerprint import graph_fingerprint, kernel_key, toolchain
-from fusec.codegen.c_toolchain import compile_shared, compiler
-from fusec.codegen.cpu import cpu_emitter
 from fusec.codegen.host import HostPlan, build_host_plan
 from fusec.codegen.kernel_source import KernelSource
-from fusec.codegen.runner import runner_source
-from fusec.errors import CodegenError, CompilerError, WireError
+from fusec.codegen.targets import Source, code_generator, source_from_bytes, source_to_bytes
+from fusec.errors import CompilerError, WireError
 from fusec.inspect.report import report
 from fusec.ir.graph import Graph
 from fusec.ir.program_wire import program_to_bytes
@@ -48,15 +46,17 @@ from fusec.trace import Recorder
 __all__ = [
     "KernelSource",
     "Plan",
+    "Source",
     "assemble",
     "build_kernel",
     "compile_local",
     "kernel_store_key",
     "plan",
+    "source_from_bytes",
+    "source_to_bytes",
     "stages",
 ]
 
-COMPILE_TIMEOUT_S: Final = 120.0
 MAX_PLAN_BYTES: Final = 256 << 20
 # What a mistake in a pass, or a graph that lies, raises: it must not end anybody's training.
 _FAULTS: Final = (
@@ -76,14 +76,14 @@ class Plan:
     runner, the last; ``report`` is plain numbers by name."""
 
     program: bytes
-    kernels: tuple[KernelSource, ...]
+    kernels: tuple[Source, ...]
     report: dict[str, int]
 
     def to_bytes(self) -> bytes:
         body = {
             "v": ARTIFACT_FORMAT,
             "program": self.program,
-            "kernels": [k.to_bytes() for k in self.kernels],
+            "kernels": [source_to_bytes(k) for k in self.kernels],
             "report": sorted(self.report.items()),
         }
         return bytes(msgpack.packb(body, use_bin_type=True))
@@ -97,7 +97,7 @@ class Plan:
             body = msgpack.unpackb(data, raw=False)
             if body["v"] != ARTIFACT_FORMAT or not isinstance(body["program"], bytes):
                 raise WireError("a plan of another version of fusec")
-            kernels = tuple(KernelSource.from_bytes(k) for k in body["kernels"])
+            kernels = tuple(source_from_bytes(k) for k in body["kernels"])
             numbers = {str(k): int(v) for k, v in body["report"]}
         except (ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
             raise WireError(f"a plan does not decode: {error}") from error
@@ -112,7 +112,7 @@ def plan(graph: Graph, target: Target, options: Options, *, recorder: Recorder) 
     grouped, host = stages(graph, target, options, recorder=recorder)
     with recorder.span("codegen"):
         encoded = program_to_bytes(host.program)
-    kernels = (*host.kernels, runner_source(target.isa))
+    kernels = (*host.kernels, code_generator(target).runner)
     return Plan(encoded, kernels, report(grouped, host))
 
 
@@ -146,28 +146,27 @@ def _collector_paused() -> Iterator[None]:
 def _stages(
     graph: Graph, target: Target, options: Options, recorder: Recorder
 ) -> tuple[Schedule, HostPlan]:
-    if target.device != "cpu":
-        raise CodegenError(f"no code generator for {target.device}", hint="targets: cpu")
+    generator = code_generator(target)
     with recorder.span("lower"):
         program = lower(graph, strict_rounding=options.strict_rounding)
         recorder.count("lowerings")
     with recorder.span("schedule"):
         loops = split_folds(dissolve(drop_single_folds(program)))
-        grouped = schedule(loops, fusion=options.fusion)
+        grouped = schedule(loops, fusion=options.fusion, machine=generator.machine)
         verify_schedule(grouped)
     with recorder.span("codegen"):
-        host = build_host_plan(grouped, cpu_emitter(target.isa))
+        host = build_host_plan(grouped, generator.emit, target.device)
     return grouped, host
 
 
-def kernel_store_key(kernel: KernelSource, target: Target) -> str:
+def kernel_store_key(kernel: Source, target: Target) -> str:
     """The store's key of a kernel built by this machine's compiler."""
-    return kernel_key(kernel, target, compiler().version)
+    return kernel_key(kernel, target, code_generator(target).compiler())
 
 
-def build_kernel(kernel: KernelSource, target: Target) -> bytes:
-    """One kernel's binary: a shared library. Raises CompileError."""
-    return compile_shared(kernel.source, target.isa, COMPILE_TIMEOUT_S)
+def build_kernel(kernel: Source, target: Target) -> bytes:
+    """One kernel's binary: a shared library, or a `GpuBinary`. Raises CompileError."""
+    return code_generator(target).build(kernel)
 
 
 def assemble(plan: Plan, binaries: Mapping[str, bytes]) -> tuple[Manifest, dict[str, bytes]]:
@@ -205,7 +204,7 @@ def compile_local(
     return Found(manifest, blobs)
 
 
-def _kernel(kernel: KernelSource, target: Target, store: Store, recorder: Recorder) -> bytes:
+def _kernel(kernel: Source, target: Target, store: Store, recorder: Recorder) -> bytes:
     key = kernel_store_key(kernel, target)
     try:
         found = lookup(store, key)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from fusec.codegen.gpu_source import GpuSource
 from fusec.codegen.kernel_source import KernelSource
 from fusec.ir import loop as lp
 from fusec.ir.expr import Expr
@@ -30,7 +31,7 @@ OUT_FORMS: Final = {
 class Emitted:
     """One group's code: the source, its buffers in the order of its pointers, its sizes."""
 
-    kernel: KernelSource
+    kernel: KernelSource | GpuSource
     buffers: tuple[int, ...]
     sizes: tuple[Expr, ...]
 
@@ -44,12 +45,13 @@ class HostPlan:
     """``kernels`` are distinct, in the order of first use, as ``program.kernels`` names them."""
 
     program: Program
-    kernels: tuple[KernelSource, ...]
+    kernels: tuple[KernelSource | GpuSource, ...]
     launches: tuple[Emitted, ...]
 
 
-def build_host_plan(schedule: Schedule, emit: Emit) -> HostPlan:
-    """Raises CodegenError where the target has no code for a group."""
+def build_host_plan(schedule: Schedule, emit: Emit, device: str = "cpu") -> HostPlan:
+    """device: where the program runs. Raises CodegenError where the target has no code for a
+    group."""
     program = schedule.program
     needed = read_outside(schedule)
     once = _EmitOnce(program, emit)
@@ -70,7 +72,7 @@ def build_host_plan(schedule: Schedule, emit: Emit) -> HostPlan:
         replace(s, number=numbering[s.number]) if s.kind == "alias" else s
         for s in memory.slots.values()
     )
-    kernels: dict[str, KernelSource] = {}
+    kernels: dict[str, KernelSource | GpuSource] = {}
     order: dict[str, int] = {}
     steps: list[ProgramStep] = []
     constants: list[Constant] = []
@@ -106,6 +108,7 @@ def build_host_plan(schedule: Schedule, emit: Emit) -> HostPlan:
         tuple((f"kernel/{k.digest}", k.name) for k in sources),
         program.symbols,
         memory.arena_bytes,
+        device,
     )
     verify_host_program(made_program)
     return HostPlan(

@@ -3,6 +3,11 @@
 The nest runs over ``axes``; ``folded`` are the ones that reductions run over. Statements happen in
 stages: stage k may use the results of reductions of stages below k. An *inner* statement happens at
 every point of the nest, an outer one at every point of the kept axes.
+
+A nest can fold rows and columns in one pass: ``carried`` is a kept axis whose points one program
+(or thread) visits in order, and a fold ``across`` it has a result for each point of all other axes,
+the folded ones included. Norms' backward passes are of this kind: each row needs sums over itself,
+and the weights' gradients are sums over the rows.
 """
 
 from __future__ import annotations
@@ -27,7 +32,11 @@ class Argument:
 @dataclass(frozen=True, slots=True)
 class Statement:
     """Store ``value`` at ``index`` of ``buffer`` (``fold`` None), or fold it into the reduction
-    result of that number. Buffers are numbered as in the loop program."""
+    result of that number. Buffers are numbered as in the loop program.
+
+    ``across``: a fold over the carried axis, or a store of such results, which happens once the
+    carried axis is done, at every point of the other axes; its index never names the carried axis.
+    """
 
     buffer: int
     index: tuple[Expr, ...]
@@ -35,6 +44,7 @@ class Statement:
     fold: str | None
     inner: bool
     stage: int
+    across: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,7 @@ class KernelLoop:
     statements: tuple[Statement, ...]
     buffers: dict[int, Argument]
     results: dict[int, str]
+    carried: Sym | None = None
 
     @property
     def kept(self) -> tuple[Sym, ...]:

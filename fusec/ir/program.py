@@ -76,7 +76,8 @@ class Constant:
 @dataclass(frozen=True, slots=True)
 class Program:
     """``inputs``: for each position the slot, the expression a number stands for, or None.
-    ``kernels``: (blob name, function name) of each kernel."""
+    ``kernels``: (blob name, function name) of each kernel. ``device``: where its memory is and
+    its kernels run, cpu or cuda."""
 
     inputs: tuple[int | Expr | None, ...]
     slots: tuple[Slot, ...]
@@ -86,3 +87,4 @@ class Program:
     kernels: tuple[tuple[str, str], ...]
     symbols: tuple[SymbolRange, ...]
     arena_bytes: int
+    device: str = "cpu"

@@ -15,13 +15,14 @@ from fusec.ir.program import Call, Constant, Launch, Program, ProgramStep, Slot
 from fusec.ir.verify_program import verify_host_program
 from fusec.ir.wire import arg_from_wire, arg_to_wire, expr_from_wire, expr_to_wire
 
-PROGRAM_VERSION: Final = 1
+PROGRAM_VERSION: Final = 2
 MAX_PROGRAM_BYTES: Final = 128 << 20
 MAX_ARENA_BYTES: Final = 1 << 44
 _SLOT_KINDS: Final = ("input", "arena", "fresh", "result", "alias")
 _FIELDS: Final = frozenset(
-    ("v", "inputs", "slots", "constants", "steps", "outputs", "kernels", "symbols", "arena")
+    "v inputs slots constants steps outputs kernels symbols arena device".split()
 )
+DEVICES: Final = ("cpu", "cuda")
 
 
 def _exprs(items: tuple[Expr, ...]) -> list[object]:
@@ -83,6 +84,7 @@ def program_to_bytes(program: Program) -> bytes:
         "kernels": [list(k) for k in program.kernels],
         "symbols": [[s.name, s.lower, s.upper] for s in program.symbols],
         "arena": program.arena_bytes,
+        "device": program.device,
     }
     return bytes(msgpack.packb(body, use_bin_type=True))
 
@@ -206,6 +208,7 @@ def program_from_bytes(data: bytes) -> Program:
                 for n, lo, up in body["symbols"]
             ),
             _arena_from(body["arena"]),
+            DEVICES[DEVICES.index(body["device"])],
         )
     except (TypeError, ValueError, KeyError, IndexError) as error:
         raise WireError(f"a program is malformed: {error}") from error

@@ -1,0 +1,111 @@
+"""A GPU kernel before it is compiled: Triton source in the variants that are worth trying.
+
+A variant is one way to build and launch the kernel; the first is the cost model's choice and the
+one that a machine without a GPU builds. All variants compute the same from the same arguments.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import msgpack
+
+from fusec.errors import WireError
+from fusec.ir.expr import Expr
+from fusec.ir.wire import expr_from_wire, expr_to_wire
+
+MAX_GPU_SOURCE: Final = 8 << 20
+MAX_VARIANTS: Final = 64
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to build and launch a kernel.
+
+    source: Triton text, one function ``def <name>(…)`` without a decorator; its parameters are the
+    kernel's arguments, then the ``constants`` by name (``tl.constexpr``). warps, stages: of one
+    program. grid: one to three counts of programs, over the symbols ``n0``, ``n1``, … that stand
+    for the kernel's sizes in their order.
+    """
+
+    source: str
+    constants: tuple[tuple[str, int], ...]
+    warps: int
+    stages: int
+    grid: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class GpuSource:
+    """name: the function; isa: ``sm_90``, ``gfx942``; signature: the type of each argument as
+    Triton writes it, buffers (``*bf16``) in the order of the launch and then sizes (``i32``, or
+    ``i64`` where a size can pass 2³¹). Pointers are 16-byte aligned: the runtime sees to it."""
+
+    name: str
+    isa: str
+    signature: tuple[str, ...]
+    variants: tuple[Variant, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        """64 hex characters: the identity of the kernel, whichever graph asked for it."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    @property
+    def source(self) -> str:
+        """The text of the first variant, for a reader."""
+        return self.variants[0].source
+
+    def to_bytes(self) -> bytes:
+        texts = list(dict.fromkeys(v.source for v in self.variants))
+        rows = [
+            [
+                texts.index(v.source),
+                [list(pair) for pair in v.constants],
+                v.warps,
+                v.stages,
+                [expr_to_wire(e) for e in v.grid],
+            ]
+            for v in self.variants
+        ]
+        body = [_VERSION, self.name, self.isa, list(self.signature), texts, rows]
+        return bytes(msgpack.packb(body, use_bin_type=True))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> GpuSource:
+        """Raises WireError for anything that `to_bytes` does not write."""
+        if len(data) > MAX_GPU_SOURCE:
+            raise WireError(f"a kernel source of {len(data)} bytes is over {MAX_GPU_SOURCE}")
+        try:
+            version, name, isa, signature, texts, rows = msgpack.unpackb(data, raw=False)
+            if version != _VERSION or not 0 < len(rows) <= MAX_VARIANTS:
+                raise WireError("a GPU kernel of another version, or of no or too many variants")
+            _texts(name, isa, *signature, *texts)
+            variants = tuple(_variant(row, texts) for row in rows)
+        except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
+            raise WireError(f"a GPU kernel does not decode: {error}") from error
+        return cls(name, isa, tuple(signature), variants)
+
+
+def _texts(*values: object) -> None:
+    if not all(isinstance(v, str) for v in values):
+        raise WireError("a GPU kernel is malformed: text expected")
+
+
+def _variant(row: Any, texts: list[str]) -> Variant:
+    which, constants, warps, stages, grid = row
+    numbers = (which, warps, stages, *(value for _, value in constants))
+    if not all(type(n) is int for n in numbers) or which < 0 or not 0 < len(grid) <= 3:
+        raise WireError("a variant of a GPU kernel is malformed")
+    _texts(*(name for name, _ in constants))
+    return Variant(
+        texts[which],
+        tuple((name, value) for name, value in constants),
+        warps,
+        stages,
+        tuple(expr_from_wire(e) for e in grid),
+    )

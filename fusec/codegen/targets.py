@@ -1,0 +1,67 @@
+"""What a target is to the compiler: cost model, code generator, toolchain, native runner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from fusec.codegen.c_toolchain import compile_shared, compiler
+from fusec.codegen.cpu import cpu_emitter
+from fusec.codegen.gpu_source import GpuSource
+from fusec.codegen.host import Emit
+from fusec.codegen.kernel_source import KernelSource
+from fusec.codegen.runner import runner_source
+from fusec.errors import CodegenError, WireError
+from fusec.options import Target
+from fusec.schedule.cost import CPU, Machine
+
+Source: TypeAlias = KernelSource | GpuSource
+
+COMPILE_TIMEOUT_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class CodeGenerator:
+    """machine: rates for the search; emit: a loop to source; runner: the native code that runs
+    launches; build: source to binary, raising CompileError; compiler: what makes the binaries, as
+    it enters kernel keys."""
+
+    machine: Machine
+    emit: Emit
+    runner: KernelSource
+    build: Callable[[Source], bytes]
+    compiler: Callable[[], str]
+
+
+@lru_cache(maxsize=16)
+def code_generator(target: Target) -> CodeGenerator:
+    """Raises CodegenError for a target that there is no code generator for."""
+    if target.device == "cpu":
+        return CodeGenerator(
+            CPU, cpu_emitter(target.isa), runner_source(target.isa), _build_c, _c_compiler
+        )
+    raise CodegenError(f"no code generator for {target.device}", hint="targets: cpu")
+
+
+def source_to_bytes(kernel: Source) -> bytes:
+    """A kernel's source with a mark of its kind."""
+    return (b"G" if isinstance(kernel, GpuSource) else b"C") + kernel.to_bytes()
+
+
+def source_from_bytes(data: bytes) -> Source:
+    """Raises WireError for anything that `source_to_bytes` does not write."""
+    if data[:1] == b"G":
+        return GpuSource.from_bytes(data[1:])
+    if data[:1] == b"C":
+        return KernelSource.from_bytes(data[1:])
+    raise WireError("a kernel of an unknown kind")
+
+
+def _build_c(kernel: Source) -> bytes:
+    return compile_shared(kernel.source, kernel.isa, COMPILE_TIMEOUT_S)
+
+
+def _c_compiler() -> str:
+    return compiler().version
