@@ -1,0 +1,1 @@
+"""The suite on a GPU: fusec beside eager, Inductor and Inductor's max-autotune, case by case."""
