@@ -37,6 +37,7 @@ from fusec.options import Options, Target
 from fusec.runtime.format import ARTIFACT_FORMAT, PROGRAM_BLOB, RUNNER_BLOB
 from fusec.schedule.dissolve import dissolve
 from fusec.schedule.groups import Schedule
+from fusec.schedule.one_hot import pick_one_hot
 from fusec.schedule.search import schedule
 from fusec.schedule.single import drop_single_folds
 from fusec.schedule.split_folds import split_folds
@@ -151,7 +152,7 @@ def _stages(
         program = lower(graph, strict_rounding=options.strict_rounding)
         recorder.count("lowerings")
     with recorder.span("schedule"):
-        loops = split_folds(dissolve(drop_single_folds(program)))
+        loops = split_folds(pick_one_hot(dissolve(drop_single_folds(program))))
         grouped = schedule(loops, fusion=options.fusion, machine=generator.machine)
         verify_schedule(grouped)
     with recorder.span("codegen"):

@@ -49,16 +49,20 @@ def dissolve(program: LoopProgram) -> LoopProgram:
     uses = _count_uses(program)
     overwriters = _overwriters(program)
     values: dict[int, Compute] = {}
+    picked: dict[int, Compute] = {}  # written out only where few elements are taken
     steps: list[lp.Step] = []
     for step in program.steps:
         if not isinstance(step, Compute):
             steps.append(step)
             continue
-        step = _substitute(step, values)
-        if _dissolves(step, uses.get(step.output), program, overwriters):
+        step = _substitute(step, values, picked)
+        use = uses.get(step.output)
+        if _dissolves(step, use, program, overwriters):
             values[step.output] = step
         else:
             steps.append(step)
+            if _pickable(step, use, program, overwriters):
+                picked[step.output] = step
     return _sweep(replace(program, steps=tuple(_without_passed_checks(steps))))
 
 
@@ -112,19 +116,33 @@ def _dissolves(
 
 
 def _picked(step: Compute, use: _Uses, program: LoopProgram, overwriters: dict[int, int]) -> bool:
-    """Whether only few elements are ever read, at places known at run time: a cross entropy takes
-    one of the thousands of probabilities of a row. They are computed where they are taken."""
-    if use.external or program.buffers[step.output].kind != "temp":
+    """Whether all that is ever read are a few elements, at places known at run time."""
+    if use.sites != 1 or not _pickable(step, use, program, overwriters):
         return False
-    consumers = [program.steps[number] for number in use.consumers]
-    if len(consumers) != 1 or not isinstance(consumers[0], Compute) or use.sites != 1:
+    (reader,) = (program.steps[number] for number in use.consumers)
+    return isinstance(reader, Compute) and _takes_few(reader, step)
+
+
+def _pickable(
+    step: Compute, use: _Uses | None, program: LoopProgram, overwriters: dict[int, int]
+) -> bool:
+    """Whether single elements can be computed where they are taken, at places known at run time:
+    a cross entropy takes one of the thousands of probabilities of a row, and the whole need not be
+    stored for its sake."""
+    if use is None or use.external or program.buffers[step.output].kind != "temp":
+        return False
+    if step.reduction is not None or step.value.size > MAX_BODY // 2:
         return False
     for node in lp.walk((step.value,)):
         if isinstance(node, Index) or (isinstance(node, Load) and node.indirect):
             return False  # a place known at run time is no index expression
         if isinstance(node, Load) and node.buffer in overwriters:
             return False
-    return _points(consumers[0]) * 4 <= _points(step)
+    return True
+
+
+def _takes_few(reader: Compute, producer: Compute) -> bool:
+    return _points(reader) * 4 <= _points(producer)
 
 
 def _points(step: Compute) -> int:
@@ -192,9 +210,10 @@ def _amplified(step: Compute, consumer: Compute) -> bool:
     return many is not few
 
 
-def _substitute(step: Compute, values: dict[int, Compute]) -> Compute:
-    """The step with loads of dissolved buffers replaced by what they held."""
-    if not values:
+def _substitute(step: Compute, values: dict[int, Compute], picked: dict[int, Compute]) -> Compute:
+    """The step with loads of dissolved buffers replaced by what they held, and so loads of picked
+    buffers at places known at run time."""
+    if not values and not picked:
         return step
     memo: dict[Scalar, Scalar] = {}
     origin = set(step.origin)
@@ -205,6 +224,8 @@ def _substitute(step: Compute, values: dict[int, Compute]) -> Compute:
         if not isinstance(node, Load):
             return None
         producer = values.get(node.buffer)
+        if producer is None and node.indirect and node.buffer in picked:
+            producer = picked[node.buffer] if _takes_few(step, picked[node.buffer]) else None
         if producer is None:
             return None
         changed = True
@@ -214,7 +235,10 @@ def _substitute(step: Compute, values: dict[int, Compute]) -> Compute:
         return lp.reindex(producer.value, mapping, node.guard, bound)
 
     value = lp.rewrite(step.value, leaf, memo)
-    return replace(step, value=value, origin=tuple(sorted(origin))) if changed else step
+    if not changed:
+        return step
+    # Written out, a value may take single elements of what it read straight before.
+    return _substitute(replace(step, value=value, origin=tuple(sorted(origin))), values, picked)
 
 
 def _without_passed_checks(steps: list[lp.Step]) -> list[lp.Step]:
