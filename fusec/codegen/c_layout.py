@@ -26,7 +26,7 @@ _PANEL_BYTES: Final = 64 << 10  # totals and partial results of all columns
 _SCRATCH_BYTES: Final = 32 << 10  # a row's values kept on the stack
 _HEAVY: Final = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sinh cosh asin acos atan atan2 "
-    "asinh acosh atanh erf erfc pow sigmoid div sqrt rsqrt".split()
+    "asinh acosh atanh erf erfc pow sigmoid div sqrt rsqrt philox_uniform".split()
 )
 
 

@@ -16,7 +16,15 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from fusec.codegen import c_arith, c_convert, c_divide, c_math, c_memory, c_reduce
+from fusec.codegen import (
+    c_arith,
+    c_convert,
+    c_divide,
+    c_math,
+    c_memory,
+    c_random,
+    c_reduce,
+)
 from fusec.codegen.c_shape import Shape, typedefs
 from fusec.errors import CodegenError
 
@@ -33,6 +41,7 @@ _PARTS: Final[tuple[Callable[[Shape], dict[str, str]], ...]] = (
     c_divide.functions,
     c_reduce.functions,
     c_math.functions,
+    c_random.functions,
 )
 
 

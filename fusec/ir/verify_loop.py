@@ -94,5 +94,7 @@ def _verify_op(node: Op, where: str) -> None:
         raise VerifyError(f"{where}: {node.name} of {types} gives {node.dtype}")
     if node.name in _COMPARE and (node.dtype != "bool" or types[0] != types[1]):
         raise VerifyError(f"{where}: {node.name} of {types} gives {node.dtype}")
+    if node.name == "philox_uniform" and (node.dtype != "f32" or types != ["i64", "i64"]):
+        raise VerifyError(f"{where}: philox_uniform of {types} gives {node.dtype}")
     if node.name == "where" and types != ["bool", node.dtype, node.dtype]:
         raise VerifyError(f"{where}: where of {types} gives {node.dtype}")

@@ -31,6 +31,8 @@ class Lowering:
         self.position = 0  # the node being lowered
         self._single: Node | None = None  # one of the calls that the node stands for
         self._seen: set[object] = set()
+        self._once: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
 
     # -- values -----------------------------------------------------------------------------
 
@@ -93,6 +95,17 @@ class Lowering:
         known = key in self._seen
         self._seen.add(key)
         return not known
+
+    def once(self, name: str, make: Callable[[], int]) -> int:
+        """The buffer of that name, made when it is first asked for."""
+        if name not in self._once:
+            self._once[name] = make()
+        return self._once[name]
+
+    def next_number(self, name: str) -> int:
+        """0, 1, 2, …: how often it was asked with this name before."""
+        self._counts[name] = self._counts.get(name, -1) + 1
+        return self._counts[name]
 
     # -- buffers ----------------------------------------------------------------------------
 

@@ -119,11 +119,9 @@ def _call(low: Lowering, node: Node) -> Value:
     packet = ".".join(node.target.split(".")[:2])
     if packet in LIBRARY:
         return low.external(node, "library")
-    if packet in DRAWING:
-        return low.external(node, "random")
     rule = RULES.get(node.target) or RULES.get(packet)
     if rule is None or not _native(low, node):
-        return low.external(node, "fallback")
+        return low.external(node, "random" if packet in DRAWING else "fallback")
     return rule(low, node)
 
 

@@ -1,11 +1,18 @@
-"""Random numbers: drawn by ATen, from the generator and in the order that eager draws them.
+"""Random numbers, on a CPU and on a GPU.
 
-A seed gives the numbers that it gives in eager, whatever is fused around them. Dropout draws its
-mask so and does its arithmetic in loops.
+On a CPU ATen draws them, from the generator and in the order of eager: a seed gives the numbers
+that it gives in eager, whatever is fused around them. Dropout draws its mask so and does its
+arithmetic in loops.
+
+On a GPU they are computed where they are used (``philox_uniform``), as a pure function of a key
+and of the element's place in memory. The key is drawn once a run of the program from the device's
+generator; each operation adds its own number to it. So a seed repeats a run, fusion changes
+nothing, and no draw is a pass over memory. The numbers are not eager's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -13,11 +20,11 @@ from fusec.errors import LoweringError
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.expr import Expr
-from fusec.ir.graph import Node, Ref, TensorType
+from fusec.ir.graph import Attr, Node, Ref, TensorType
 from fusec.ir.loop import External, Scalar
 from fusec.lower.context import Lowering, Value, compute_type, dense_stride
-from fusec.lower.rules import Rule
-from fusec.lower.view import View, whole
+from fusec.lower.rules import Rule, kwarg, operand, to_type
+from fusec.lower.view import View, linearise, whole
 from fusec.lower.views import permute
 
 # Packets that draw: their calls keep their order.
@@ -50,6 +57,8 @@ def _dropout(low: Lowering, node: Node) -> Value:
             made = low.pointwise(t.dtype, t.shape, partial(_same, nothing), dense_stride(t))
             zeros.append(made)
         return tuple(zeros)
+    if kind.device == "cuda":
+        return _computed_dropout(low, x, p, kind, mask_kind)
     kept = _draw(low, node, x, 1.0 - p)
     work = compute_type(x.dtype)
     scale = lp.const(1.0 / (1.0 - p), work)
@@ -96,4 +105,112 @@ def _draw(low: Lowering, node: Node, x: View, p: float) -> View:
     return permute(whole(drawn, x.dtype, ordered.shape), back)
 
 
-RANDOM: Final[dict[str, Rule]] = {"aten.native_dropout": _dropout}
+def _computed_dropout(
+    low: Lowering, x: View, p: float, kind: TensorType, mask_kind: TensorType
+) -> Value:
+    """Dropout whose mask is computed where it is used; the mask is a result for the backward."""
+    number = _uniform(low, mask_kind)
+    keep = lp.const(1.0 - p, "f32")
+    mask = low.pointwise(
+        "bool",
+        mask_kind.shape,
+        lambda at: lp.op("lt", "bool", number(at), keep),
+        dense_stride(mask_kind),
+    )
+    work = compute_type(x.dtype)
+    scale = lp.const(1.0 / (1.0 - p), work)
+
+    def scaled(at: tuple[Expr, ...]) -> Scalar:
+        kept = lp.cast(low.load(mask, at), work)
+        return lp.op("mul", work, lp.op("mul", work, low.load(x, at), kept), scale)
+
+    return low.pointwise(kind.dtype, kind.shape, scaled, dense_stride(kind)), mask
+
+
+def _uniform(low: Lowering, t: TensorType) -> Callable[[tuple[Expr, ...]], Scalar]:
+    """A new number in [0, 1) for each element of a tensor of that type, as f32 values.
+
+    The place of an element is counted in the order of memory.
+    """
+    key = lp.op("add", "i64", _key(low, t.device), lp.const(low.next_number("draw"), "i64"))
+    steps = [ex.as_int(s) for s in dense_stride(t)]
+    order = list(range(len(t.shape)))
+    if None not in steps:
+        order.sort(key=lambda d: -(steps[d] or 0))
+
+    def number(at: tuple[Expr, ...]) -> Scalar:
+        place = linearise([t.shape[d] for d in order], [at[d] for d in order])
+        return lp.op("philox_uniform", "f32", key, lp.index(place))
+
+    return number
+
+
+def _key(low: Lowering, device: str) -> Scalar:
+    """The key of this run of the program: drawn once, before the first use."""
+
+    def draw() -> int:
+        buffer = low.temp("i64", (ex.ONE,))
+        kwargs = (("dtype", Attr("dtype", "i64")), ("device", Attr("device", device)))
+        low.steps.append(
+            External(
+                (buffer,),
+                "aten.randint.low",
+                (-(1 << 63), (1 << 63) - 1, (1,)),
+                kwargs,
+                "random",
+                origin=(low.position,),
+            )
+        )
+        return buffer
+
+    return lp.load(low.once("random key", draw), "i64", (ex.ZERO,))
+
+
+_BITS: Final = {"f32": 24, "bf16": 8, "f16": 11}  # that a significand holds
+
+
+def _drawn(low: Lowering, node: Node, body: Callable[[Scalar, tuple[Expr, ...]], Scalar]) -> Value:
+    """An element a number, where the device's numbers are computed; else a call."""
+    t = low.node_type()
+    generator = kwarg(node, "generator")
+    if t.device != "cuda" or t.dtype not in _BITS or generator is not None:
+        return low.external(node, "random")
+    number = _uniform(low, t)
+    return low.node_pointwise(lambda at: body(number(at), at))
+
+
+def _rand(low: Lowering, node: Node) -> Value:
+    """Uniform numbers in [0, 1): as many bits as the type holds, so that none rounds to one."""
+    bits = _BITS.get(low.node_type().dtype, 0)
+    return _drawn(low, node, lambda number, _: _short(number, bits))
+
+
+def _short(number: Scalar, bits: int) -> Scalar:
+    if bits == 24:
+        return number
+    scaled = lp.op("mul", "f32", number, lp.const(float(1 << bits), "f32"))
+    return lp.op("mul", "f32", lp.op("floor", "f32", scaled), lp.const(1.0 / (1 << bits), "f32"))
+
+
+def _bernoulli(low: Lowering, node: Node) -> Value:
+    """One with a probability: an argument's number, or an element of the tensor itself."""
+    source: Value = low.value(node.args[0])
+    if node.target == "aten.bernoulli.p":
+        source = low.value(node.args[1])
+    if not isinstance(source, (View, int, float)):
+        return low.external(node, "random")
+
+    def body(number: Scalar, at: tuple[Expr, ...]) -> Scalar:
+        below = lp.op("lt", "bool", number, to_type(operand(low, source, at), "f32"))
+        return lp.cast(below, "f32")
+
+    return _drawn(low, node, body)
+
+
+RANDOM: Final[dict[str, Rule]] = {
+    "aten.native_dropout": _dropout,
+    "aten.rand.default": _rand,
+    "aten.rand_like.default": _rand,
+    "aten.bernoulli.default": _bernoulli,
+    "aten.bernoulli.p": _bernoulli,
+}
