@@ -16,6 +16,7 @@ import torch
 from fusec.capture import seams
 from fusec.capture.dtypes import device_name, dtype_name, to_attr
 from fusec.capture.operators import target_of
+from fusec.capture.placement import place
 from fusec.capture.symbols import SymbolTable, bindings
 from fusec.errors import CaptureUnsupported
 from fusec.ir.graph import (
@@ -69,6 +70,7 @@ class _Exporter:
         self.traces: list[str | None] = []  # beside `nodes`
         self.args: dict[torch.fx.Node, Arg] = {}
         self.constants: list[torch.Tensor] = []
+        self.ordinals: set[int | None] = set()  # of GPUs
 
     def run(self) -> Exported:
         fx_nodes = list(self.gm.graph.nodes)
@@ -90,10 +92,12 @@ class _Exporter:
                 raise CaptureUnsupported(f"a {n.op} node has no place in a graph", where=n.name)
         whole = Graph(tuple(self.nodes), outputs, self.symbols.ranges)
         kept = _live(whole)
-        graph = _only(whole, kept)
+        if len(self.ordinals) > 1:
+            raise CaptureUnsupported("a graph has tensors on two GPUs")
+        graph, sources = place(_only(whole, kept))
         verify_graph(graph)
         bindings(graph)
-        traces = tuple(self.traces[index] for index in kept)
+        traces = tuple(self.traces[kept[source]] for source in sources)
         return Exported(graph, tuple(self.constants), traces)
 
     def _named(self, n: torch.fx.Node, convert: Any) -> None:
@@ -189,6 +193,8 @@ class _Exporter:
         if isinstance(value, torch.Tensor):
             if value.layout is not torch.strided:
                 raise CaptureUnsupported(f"a tensor has layout {value.layout}")
+            if value.device.type == "cuda":
+                self.ordinals.add(value.device.index)
             return TensorType(
                 dtype_name(value.dtype),
                 tuple(self.symbols.to_expr(s) for s in value.shape),

@@ -19,7 +19,7 @@ def _filled(position: int | None, constant: int = 0) -> Rule:
     def rule(low: Lowering, node: Node) -> Value:
         t = low.node_type()
         value: Value = constant if position is None else low.value(node.args[position])
-        if isinstance(value, complex) or t.device != "cpu":
+        if isinstance(value, complex):
             return low.external(node, "fallback")
         return low.node_pointwise(lambda at: to_type(operand(low, value, at), t.dtype))
 

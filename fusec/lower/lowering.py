@@ -13,6 +13,7 @@ from fusec.ir import expr as ex
 from fusec.ir.expr import Expr
 from fusec.ir.graph import Graph, Node, Ref, ScalarType, TensorType
 from fusec.ir.loop import Buffer, BufferView, LoopProgram, Output
+from fusec.ir.verify_device import verify_device
 from fusec.ir.verify_loop import verify_program
 from fusec.lower.context import Lowering, Value, computable, dense_stride
 from fusec.lower.creation import CREATION
@@ -77,7 +78,9 @@ LIBRARY: Final = frozenset(
 
 
 def lower(graph: Graph, *, strict_rounding: bool = False) -> LoopProgram:
-    """The loops of a graph. Raises LoweringError where not even an external call can be made."""
+    """The loops of a graph. Raises LoweringError where not even an external call can be made, and
+    VerifyError for a graph that computes on two devices."""
+    verify_device(graph)
     low = Lowering(graph, strict_rounding=strict_rounding)
     inputs: list[int | Expr | None] = []
     for position, node in enumerate(graph.nodes):

@@ -8,8 +8,9 @@ from typing import Final
 from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr
-from fusec.ir.graph import Node
+from fusec.ir.graph import Node, refs
 from fusec.ir.loop import Scalar
+from fusec.ir.verify_device import devices_of
 from fusec.lower.context import Lowering, Value, compute_type
 from fusec.lower.division import DIVISION, square
 from fusec.lower.rules import (
@@ -114,7 +115,9 @@ def _masked_fill(low: Lowering, node: Node) -> Value:
 def _cast(low: Lowering, node: Node) -> Value:
     x = low.view(node.args[0])
     t = low.node_type()
-    if t.device != "cpu" or (DTYPES[t.dtype].size == 1 and DTYPES[t.dtype].is_float):
+    (source,) = refs(node.args[0])
+    moved = devices_of(low.graph.nodes[source].type) != {t.device}
+    if moved or (DTYPES[t.dtype].size == 1 and DTYPES[t.dtype].is_float):
         return low.external(node, "fallback")
     return low.node_pointwise(lambda at: convert(low, x, t.dtype, at))
 
