@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fusec.codegen.isa import host_target
+from fusec.codegen.isa import target_of
 from fusec.errors import OptionsError
 from fusec.options import Options
 from fusec.remote.resolve import Resolver
@@ -58,7 +58,7 @@ def session(options: Options) -> Session:
         if found is None:
             recorder = _process.recorder
             resolver = Resolver.open(options, recorder)
-            found = Session(options, host_target(), resolver, load, recorder)
+            found = Session(options, target_of, resolver, load, recorder)
             _process.sessions[options] = found
         return found
 

@@ -23,9 +23,16 @@ from fusec.capture.aot import Executable, Traced, trace
 from fusec.capture.front import Ineligible, front_key
 from fusec.capture.recipe import Recipe, make_recipe
 from fusec.capture.restore import restore
-from fusec.errors import ArtifactError, CompilerError, FusecError, PolicyError
+from fusec.errors import (
+    ArtifactError,
+    CaptureUnsupported,
+    CompilerError,
+    FusecError,
+    PolicyError,
+)
 from fusec.faults import contained
 from fusec.ir.graph import Graph
+from fusec.ir.verify_device import device_of
 from fusec.ir.wire import graph_to_bytes
 from fusec.options import Options, Target
 from fusec.remote.jobs import FrontRecord, GraphJob, parts_of
@@ -33,6 +40,10 @@ from fusec.remote.tiers import FrontFound
 from fusec.trace import Recorder
 
 log = logging.getLogger("fusec")
+
+
+TargetOf = Callable[[int | None], Target]
+"""The target of graphs on a GPU, by its ordinal, or on the CPU for None."""
 
 
 class Ticket(Protocol):
@@ -77,13 +88,21 @@ class _Pending:
 
 
 class Session:
-    """From Dynamo's graphs to callables, with one set of options, one resolver and one loader."""
+    """From Dynamo's graphs to callables, with one set of options, one resolver and one loader.
+
+    A graph is compiled for the device that its tensors are on.
+    """
 
     def __init__(
-        self, options: Options, target: Target, resolver: Resolver, load: Load, recorder: Recorder
+        self,
+        options: Options,
+        target_of: TargetOf,
+        resolver: Resolver,
+        load: Load,
+        recorder: Recorder,
     ) -> None:
         self.options = options
-        self.target = target
+        self.target_of = target_of
         self.recorder = recorder
         self._resolver = resolver
         self._load = load
@@ -105,13 +124,14 @@ class Session:
             return seams.disable(gm.forward)
 
     def _compiled(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        front = self._front(gm, inputs)
+        target = self.target_of(_ordinal(inputs))
+        front = self._front(gm, inputs, target)
         if isinstance(front, Fingerprint):
             known = self._restored(front)
             if known is not None:
                 return known
         promises = seams.shape_promises()
-        traced, jobs = self._traced(gm, inputs)
+        traced, jobs = self._traced(gm, inputs, target)
         if isinstance(front, Fingerprint):
             if seams.shape_promises() == promises:
                 recipe = make_recipe(traced, inputs)
@@ -124,13 +144,15 @@ class Session:
                 self._ineligible(recipe)
         return traced.fn
 
-    def _front(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Fingerprint | None:
+    def _front(
+        self, gm: torch.fx.GraphModule, inputs: Sequence[Any], target: Target
+    ) -> Fingerprint | None:
         """The front key; None when it is switched off or the graph has none."""
         if not self.options.front_key:
             return None
         try:
             with self.recorder.span("key"), contained("front key"):
-                front = front_key(gm, inputs, self.target, self.options, toolchain())
+                front = front_key(gm, inputs, target, self.options, toolchain())
         except CompilerError as error:
             self._warn(error, "a graph has no front key")
             front = Ineligible(error.message)
@@ -164,13 +186,13 @@ class Session:
         return restored
 
     def _traced(
-        self, gm: torch.fx.GraphModule, inputs: Sequence[Any]
+        self, gm: torch.fx.GraphModule, inputs: Sequence[Any], target: Target
     ) -> tuple[Traced, list[GraphJob]]:
         """AOTAutograd's result, its graphs compiled."""
         started: list[_Pending] = []
 
         def start(graph: Graph, role: str) -> _Pending:
-            started.append(self._start(graph, role))
+            started.append(self._start(graph, role, self._target_of_graph(graph, target)))
             return started[-1]
 
         done = False
@@ -183,11 +205,20 @@ class Session:
                     pending.cancel()
         return traced, [pending.job for pending in started]
 
-    def _start(self, graph: Graph, role: str) -> _Pending:
+    def _target_of_graph(self, graph: Graph, target: Target) -> Target:
+        """target: of the inputs of Dynamo's graph, one of whose graphs may be on the CPU alone."""
+        device = device_of(graph)
+        if device == target.device:
+            return target
+        if device != "cpu":
+            raise CaptureUnsupported("no input tells which GPU a graph runs on")
+        return self.target_of(None)
+
+    def _start(self, graph: Graph, role: str, target: Target) -> _Pending:
         with self.recorder.span("key"):
             data = graph_to_bytes(graph)
-            key = graph_fingerprint(data, self.target, self.options, toolchain())
-        job = GraphJob(graph, data, key, self.target, role)
+            key = graph_fingerprint(data, target, self.options, toolchain())
+        job = GraphJob(graph, data, key, target, role)
         return _Pending(job, self._resolver.submit(job), self)
 
     def executable(self, job: GraphJob, ticket: Ticket) -> Executable:
@@ -214,3 +245,15 @@ class Session:
             self._warned.add(cause)
         # Not `warnings.warn`: with warnings as errors it would end a training job.
         log.warning("%s: %s: %s", consequence, type(error).__name__, error)
+
+
+def _ordinal(inputs: Sequence[Any]) -> int | None:
+    """Which GPU the inputs are on; None for the CPU. Raises CaptureUnsupported for several."""
+    found = {
+        x.device.index or 0
+        for x in inputs
+        if isinstance(x, torch.Tensor) and x.device.type == "cuda"
+    }
+    if len(found) > 1:
+        raise CaptureUnsupported("a graph has inputs on two GPUs")
+    return found.pop() if found else None

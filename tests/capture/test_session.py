@@ -53,7 +53,7 @@ def session(compile_local: Any = eager_compile, load: Any = eager_load, **option
     recorder = Recorder()
     chosen = Options(progress=False, **options)
     resolver = Resolver(MemoryStore(), None, chosen, recorder, compile_local=compile_local)
-    return Session(chosen, TARGET, resolver, load, recorder)
+    return Session(chosen, lambda _: TARGET, resolver, load, recorder)
 
 
 def run(one: Session, fn: Any, *args: Any) -> Any:

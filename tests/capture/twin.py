@@ -59,7 +59,7 @@ class Twin:
             publish_front(record)
 
         resolver.publish_front = recorded  # type: ignore[method-assign]
-        self.session = Session(self.options, TARGET, resolver, eager_load, self.recorder)
+        self.session = Session(self.options, lambda _: TARGET, resolver, eager_load, self.recorder)
         self.graphs: list[torch.fx.GraphModule] = []
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

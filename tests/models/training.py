@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cache.memory import MemoryStore
-from fusec.codegen.isa import host_target
+from fusec.codegen.isa import target_of
 from fusec.demo.check import errors
 from fusec.demo.float64 import Float64
 from fusec.demo.models import Example
@@ -45,7 +45,7 @@ class Backend:
 
     def __post_init__(self) -> None:
         resolver = Resolver(_STORE, None, self.options, self.recorder)
-        self.session = Session(self.options, host_target(), resolver, load, self.recorder)
+        self.session = Session(self.options, target_of, resolver, load, self.recorder)
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         self.graphs += 1
