@@ -6,6 +6,7 @@ from cache.artifacts import Found
 from fusec.codegen.runner import RUNNER_NAME
 from fusec.errors import LoadError
 from fusec.ir.program_wire import program_from_bytes
+from fusec.runtime.cpu_place import CpuPlace
 from fusec.runtime.format import PROGRAM_BLOB, RUNNER_BLOB
 from fusec.runtime.libraries import function_address
 from fusec.runtime.program import ProgramRunner
@@ -29,7 +30,7 @@ def load(found: Found, *, recorder: Recorder) -> ProgramRunner:
                 raise LoadError(f"the artifact lacks {blob}", hint="it is compiled here instead")
             functions.append(function_address(blobs[blob], name))
         runner = function_address(blobs[RUNNER_BLOB], RUNNER_NAME)
-        made = ProgramRunner(program, functions, runner)
+        made = ProgramRunner(program, CpuPlace(program, functions, runner))
     for name, value in report_of(found.manifest.meta).items():
         if not name.startswith("fallback:") and name != "arena_bytes":
             recorder.count(name, value)

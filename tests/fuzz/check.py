@@ -18,6 +18,7 @@ from fusec.ir.program_wire import program_from_bytes
 from fusec.lower.context import dense_stride
 from fusec.options import Options, Target
 from fusec.pipeline import Plan
+from fusec.runtime.cpu_place import CpuPlace
 from fusec.runtime.operators import TORCH_DTYPES
 from fusec.runtime.program import ProgramRunner
 from fusec.trace import Recorder
@@ -160,7 +161,7 @@ def load(plan: Plan, target: Target) -> ProgramRunner:
     program = program_from_bytes(plan.program)
     addresses = {k.digest: KERNELS.addresses[k.digest] for k in plan.kernels[:-1]}
     functions = [addresses[blob.removeprefix("kernel/")] for blob, _ in program.kernels]
-    return ProgramRunner(program, functions, KERNELS.runner(target.isa))
+    return ProgramRunner(program, CpuPlace(program, functions, KERNELS.runner(target.isa)))
 
 
 def check_cases(
