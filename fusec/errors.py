@@ -9,10 +9,11 @@
     │   ├── LoweringError     an operation could not be turned into loops
     │   ├── ScheduleError     the groups found are not a legal schedule
     │   ├── CodegenError      no source could be written for a group
-    │   └── CompileError      the C compiler failed, ran out of time or is not there
+    │   └── CompileError      a kernel's compiler failed, ran out of time or is not there
     ├── ArtifactError         an artifact's bytes do not say what they should
     │   ├── WireError         a graph, plan or program does not decode within its bounds
     │   └── LoadError         the artifact is whole, but this process cannot load it
+    ├── ChildLost             a child process crashed, hung or could not start
     └── RemoteError           the cache service or the farm
         ├── FarmFailed        the farm tried and reported an error
         └── PolicyError       the policy `require` forbids the local compile that would follow
@@ -112,7 +113,7 @@ class CodegenError(CompilerError):
 
 
 class CompileError(CompilerError):
-    """The C compiler failed, ran out of time or is not there.
+    """A kernel's compiler failed, ran out of time or is not there.
 
     output: what it wrote, shortened by the raiser.
     """
@@ -143,6 +144,24 @@ class WireError(ArtifactError):
 
 class LoadError(ArtifactError):
     """The artifact is whole, but this process cannot load it."""
+
+
+class ChildLost(FusecError):
+    """A child process crashed, hung or could not start; what it worked on is lost.
+
+    output: the last of what it wrote.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str | None = None,
+        hint: str | None = None,
+        output: str = "",
+    ) -> None:
+        super().__init__(message, where=where, hint=hint)
+        self.output = output
 
 
 class RemoteError(FusecError):

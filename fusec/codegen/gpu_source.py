@@ -29,7 +29,8 @@ class Variant:
     source: Triton text, one function ``def <name>(…)`` without a decorator; its parameters are the
     kernel's arguments, then the ``constants`` by name (``tl.constexpr``). warps, stages: of one
     program. grid: one to three counts of programs, over the symbols ``n0``, ``n1``, … that stand
-    for the kernel's sizes in their order.
+    for the kernel's sizes in their order. cooperative: its programs wait for each other, so all
+    must be resident together.
     """
 
     source: str
@@ -37,13 +38,15 @@ class Variant:
     warps: int
     stages: int
     grid: tuple[Expr, ...]
+    cooperative: bool = False
 
 
 @dataclass(frozen=True)
 class GpuSource:
     """name: the function; isa: ``sm_90``, ``gfx942``; signature: the type of each argument as
     Triton writes it, buffers (``*bf16``) in the order of the launch and then sizes (``i32``, or
-    ``i64`` where a size can pass 2³¹). Pointers are 16-byte aligned: the runtime sees to it."""
+    ``i64`` where a size can pass 2³¹; ``i32:16`` where it is always a multiple of 16). Pointers are
+    16-byte aligned: the runtime sees to it."""
 
     name: str
     isa: str
@@ -69,6 +72,7 @@ class GpuSource:
                 v.warps,
                 v.stages,
                 [expr_to_wire(e) for e in v.grid],
+                v.cooperative,
             ]
             for v in self.variants
         ]
@@ -97,9 +101,14 @@ def _texts(*values: object) -> None:
 
 
 def _variant(row: Any, texts: list[str]) -> Variant:
-    which, constants, warps, stages, grid = row
+    which, constants, warps, stages, grid, cooperative = row
     numbers = (which, warps, stages, *(value for _, value in constants))
-    if not all(type(n) is int for n in numbers) or which < 0 or not 0 < len(grid) <= 3:
+    if not (
+        all(type(n) is int for n in numbers)
+        and which >= 0
+        and 0 < len(grid) <= 3
+        and type(cooperative) is bool
+    ):
         raise WireError("a variant of a GPU kernel is malformed")
     _texts(*(name for name, _ in constants))
     return Variant(
@@ -108,4 +117,5 @@ def _variant(row: Any, texts: list[str]) -> Variant:
         warps,
         stages,
         tuple(expr_from_wire(e) for e in grid),
+        cooperative,
     )

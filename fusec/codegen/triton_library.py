@@ -1,0 +1,99 @@
+"""Device functions that generated kernels call by name, beside `triton.language` and libdevice.
+
+They use the language alone, so that Triton's interpreter runs them too; what libdevice computes is
+passed in by the caller's text.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+# -- integers ------------------------------------------------------------------------------------
+
+
+@triton.jit
+def floor_divide(a, b):
+    """The quotient rounded down, for integers of any sign."""
+    quotient = a // b
+    rest = a - quotient * b
+    return quotient - ((rest != 0) & ((rest < 0) != (b < 0))).to(quotient.dtype)
+
+
+@triton.jit
+def floor_modulo(a, b):
+    """What is left of `floor_divide`: it has the sign of ``b``."""
+    return a - floor_divide(a, b) * b
+
+
+@triton.jit
+def shift_left(a, b, bits: tl.constexpr):
+    """``a << b``; 0 where ``b`` is no position in ``bits`` bits."""
+    inside = (b >= 0) & (b < bits)
+    return tl.where(inside, a << tl.where(inside, b, 0).to(a.dtype), 0).to(a.dtype)
+
+
+@triton.jit
+def shift_right(a, b, bits: tl.constexpr):
+    """``a >> b``; where ``b`` is no position in ``bits`` bits, as for the last one."""
+    inside = (b >= 0) & (b < bits)
+    last = tl.where(inside, b, bits - 1).to(a.dtype)
+    return a >> last
+
+
+# -- floats --------------------------------------------------------------------------------------
+
+
+@triton.jit
+def float_remainder(a, b, rest):
+    """Python's ``a % b``; ``rest``: C's fmod of the two."""
+    return tl.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest)
+
+
+@triton.jit
+def float_floor_divide(a, b, rest, quotient):
+    """Python's ``a // b``, so that it agrees with the remainder. ``rest``: C's fmod of the two;
+    ``quotient``: a / b."""
+    whole = (a - rest) / b
+    whole = tl.where((rest != 0) & ((b < 0) != (rest < 0)), whole - 1.0, whole)
+    floor = tl.floor(whole)
+    floor = tl.where(whole - floor > 0.5, floor + 1.0, floor)
+    floor = tl.where(whole == 0, quotient * 0.0, floor)
+    return tl.where(b == 0, quotient, floor)
+
+
+# -- folds ---------------------------------------------------------------------------------------
+
+
+@triton.jit
+def multiply(a, b):
+    return a * b
+
+
+@triton.jit
+def largest(a, b):
+    """The larger one; NaN if one is."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def smallest(a, b):
+    """The smaller one; NaN if one is."""
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def first_largest(a, i, b, j):
+    """Of two values and their places the larger value, of equals the first; NaN is the largest."""
+    both = (a == b) | ((a != a) & (b != b))
+    take = ((a > b) | ((a != a) & (b == b))) | (both & (i < j))
+    return tl.where(take, a, b), tl.where(take, i, j)
+
+
+@triton.jit
+def first_smallest(a, i, b, j):
+    """Of two values and their places the smaller value, of equals the first; NaN is the
+    smallest."""
+    both = (a == b) | ((a != a) & (b != b))
+    take = ((a < b) | ((a != a) & (b == b))) | (both & (i < j))
+    return tl.where(take, a, b), tl.where(take, i, j)
