@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from fusec.codegen.c_body import STORAGE, Scope
-from fusec.codegen.c_folds import combine, identity, splat
+from fusec.codegen import c_arrays
+from fusec.codegen.c_body import Scope
 from fusec.codegen.c_layout import extent_of
 from fusec.codegen.c_lines import Range, indent, while_loop, wrap
 from fusec.codegen.c_nest import Nest
@@ -131,8 +131,8 @@ def panel(nest: Nest) -> list[str]:
     body = [*nest.decode("o", layout.outer)]
     for s in folds:
         dtype = nest.loop.results[s.buffer]
-        body.append(f"{_storage(dtype)} {totals[s.buffer]}[{width + lanes}];")
-        body.append(f"{_storage(dtype)} {partials[s.buffer]}[{width + lanes}];")
+        body.append(f"{c_arrays.storage(dtype)} {totals[s.buffer]}[{width + lanes}];")
+        body.append(f"{c_arrays.storage(dtype)} {partials[s.buffer]}[{width + lanes}];")
     body += _whole(
         nest, [_clear(nest, s, names[s.buffer]) for names in (totals, partials) for s in folds]
     )
@@ -168,21 +168,13 @@ def _whole(nest: Nest, lines: list[str]) -> list[str]:
 
 def _clear(nest: Nest, s: Statement, array: str) -> str:
     dtype = nest.loop.results[s.buffer]
-    neutral = nest.frame.call(splat(dtype), identity(s.fold or "", dtype))
-    return _to_array(nest, f"{array} + {_axis(nest).name}", neutral, dtype)
+    return c_arrays.clear(nest.frame, s.fold or "", dtype, f"{array} + {_axis(nest).name}")
 
 
 def _add_up(nest: Nest, s: Statement, total: str, partial: str) -> str:
-    dtype = nest.loop.results[s.buffer]
-    load = f"ld_{_register(dtype)}"
-    lanes, v = str(nest.layout.lanes), _axis(nest).name
-    sides = [nest.frame.call(load, f"{array} + {v}", lanes) for array in (total, partial)]
-    value = nest.frame.call(combine(s.fold or "", dtype), *sides)
-    return _to_array(nest, f"{total} + {v}", value, dtype)
-
-
-def _to_array(nest: Nest, place: str, value: str, dtype: str) -> str:
-    return nest.frame.call(f"st_{_register(dtype)}", place, value, str(nest.layout.lanes)) + ";"
+    dtype, v = nest.loop.results[s.buffer], _axis(nest).name
+    places = (f"{total} + {v}", f"{partial} + {v}")
+    return c_arrays.add_up(nest.frame, s.fold or "", dtype, *places)
 
 
 def _columns(
@@ -201,7 +193,9 @@ def _columns(
                 _known_results(nest, scope, s, arrays)
                 scope.store(s.buffer, s.index, s.value)
             else:
-                _fold_into(nest, scope, s, arrays[s.buffer])
+                place = f"{arrays[s.buffer]} + {axis.name}"
+                dtype = nest.loop.results[s.buffer]
+                c_arrays.fold_into(scope, s.fold or "", dtype, s.value, place)
         if count == "n":
             loops.append(f"if ({axis.name} < {width}L) {{ const int n = {width % lanes};")
             loops += [*indent(scope.lines), "}"]
@@ -216,31 +210,4 @@ def _known_results(nest: Nest, scope: Scope, s: Statement, arrays: dict[int, str
     for node in lp.walk((s.value,)):
         if isinstance(node, lp.Reduced) and node not in scope.known:
             place = f"{arrays[node.buffer]} + {_axis(nest).name}"
-            scope.known[node] = _from_array(nest, scope, place, nest.loop.results[node.buffer])
-
-
-def _from_array(nest: Nest, scope: Scope, place: str, dtype: str) -> str:
-    """A vector of results; arrays are padded to whole vectors."""
-    name = nest.frame.fresh()
-    text = nest.frame.call(f"ld_{_register(dtype)}", place, str(nest.layout.lanes))
-    kind = "vmask" if dtype == "bool" else f"v{dtype}"
-    scope.emit(f"{kind} {name} = {text};")
-    return name
-
-
-def _fold_into(nest: Nest, scope: Scope, s: Statement, array: str) -> None:
-    dtype = nest.loop.results[s.buffer]
-    place = f"{array} + {_axis(nest).name}"
-    before = _from_array(nest, scope, place, dtype)
-    value = scope.value(lp.cast(s.value, dtype))
-    after = nest.frame.call(combine(s.fold or "", dtype), before, value)
-    scope.emit(_to_array(nest, place, after, dtype))
-
-
-def _register(dtype: str) -> str:
-    """Masks are kept as the vectors they are."""
-    return "i32" if dtype == "bool" else dtype
-
-
-def _storage(dtype: str) -> str:
-    return STORAGE[_register(dtype)]
+            scope.known[node] = c_arrays.take(scope, nest.loop.results[node.buffer], place)

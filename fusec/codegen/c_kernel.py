@@ -2,8 +2,9 @@
 
 The function's C type is ``void name(void **buffers, const long *sizes)``. Two forms: *rows*, with
 lanes along the innermost loop (a row a thread at a time, lanes added up at its end; a kernel that
-folds nothing has this form too), and *strips*, with lanes along a kept axis beside the folds (a
-strip of columns at a time, each lane its own result).
+folds nothing has this form too; one that folds columns as well takes a chunk of rows at a time),
+and *strips*, with lanes along a kept axis beside the folds (a strip of columns at a time, each lane
+its own result).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fusec.codegen.c_body import STORAGE, Scope
+from fusec.codegen.c_carried import Carried
 from fusec.codegen.c_columns import panel, strips
 from fusec.codegen.c_expr import FLOOR_HELPERS
 from fusec.codegen.c_layout import choose_layout, extent_of, upper
@@ -68,6 +70,7 @@ class _Rows:
         self.frame = nest.frame
         self.folds = nest.folds
         self.scratch = {node: f"s{i}" for i, node in enumerate(self.layout.scratch)}
+        self.carried = Carried(nest) if nest.loop.carried is not None else None
         self.kept_rows: set[Scalar] = set()  # scratch values already stored by an earlier stage
 
     def emit(self) -> list[str]:
@@ -94,17 +97,20 @@ class _Rows:
                 rest = f"{axis.name}_rest"
         lines.append(f"const long total = {' * '.join(total)};")
         body += self.nest.decode(rest, layout.outer)
-        scope = Scope(self.frame, frozenset(layout.outer), "1", vector=False)
+        axes = frozenset(layout.outer) | ({self.loop.carried} if self.loop.carried else set())
+        scope = Scope(self.frame, axes, "1", vector=False)
+        arrays: list[str] = []
         for node, name in self.scratch.items():
             row = ex.as_int(ex.product(upper(a) for a in layout.inner)) or 0
-            body.append(f"{STORAGE[node.dtype]} {name}[{row + layout.lanes}];")
+            arrays.append(f"{STORAGE[node.dtype]} {name}[{row + layout.lanes}];")
         for stage in range(self.loop.stages):
             for s in self.nest.statements(stage, inner=False):
                 scope.store(s.buffer, s.index, s.value)
             statements = self.nest.statements(stage, inner=True)
             if statements:
                 self._row_loop(scope, statements, blocked)
-        body += scope.lines
+        rows = [*arrays, *scope.lines]
+        body += rows if self.carried is None else self.carried.around(rows)
         parallel = self.nest.threads() if blocked or layout.outer else []
         return [*lines, *parallel, "for (long o = 0; o < total; o++) {", *indent(body), "}"]
 
@@ -118,7 +124,7 @@ class _Rows:
 
     def _row_loop(self, scope: Scope, statements: list[Statement], blocked: bool) -> None:
         layout = self.layout
-        folds = [s for s in statements if s.fold is not None]
+        folds = [s for s in statements if s.fold is not None and not s.across]
         copies = layout.copies if folds else 1
         for s in folds:
             self.folds.declare(scope, s, copies)
@@ -187,6 +193,9 @@ class _Rows:
             for s in statements:
                 if s.fold is None:
                     inner.store(s.buffer, s.index, s.value)
+                elif s.across:
+                    assert self.carried is not None
+                    self.carried.fold(inner, s, self._row_place(inner))
                 else:
                     self.folds.accumulate(inner, s, copy, partial_lanes=count == "n")
             self._keep_row(inner, statements)

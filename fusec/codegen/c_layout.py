@@ -67,7 +67,7 @@ def choose_layout(loop: KernelLoop, isa: str) -> Layout:
     if tiled is not None:
         inner.append(tiled)
     inner.append(axis)
-    outer = tuple(a for a in loop.kept if a not in inner)
+    outer = tuple(a for a in loop.kept if a not in inner and a is not loop.carried)
     scratch = _scratch(loop)
     return Layout(axis, lanes, False, outer, tuple(inner), tiled, copies, scratch)
 
@@ -100,7 +100,7 @@ def _lane_axis(loop: KernelLoop) -> Sym | None:
     best: tuple[float, int] | None = None
     choice: Sym | None = None
     reached = list(accesses(loop))
-    for position, axis in enumerate(loop.axes):
+    for position, axis in enumerate(loop.axes if loop.carried is None else loop.inner):
         score = 0.0
         for offset, size in reached:
             step = _step(offset, axis)
@@ -185,7 +185,11 @@ def _scratch(loop: KernelLoop) -> tuple[Scalar, ...]:
     found: dict[Scalar, None] = {}
     room = _SCRATCH_BYTES
     for stage in range(loop.stages):
-        values = [s.value for s in loop.statements if s.inner and s.stage == stage]
+        values = [
+            s.value
+            for s in loop.statements
+            if s.inner and s.stage == stage and not (s.across and s.fold is None)
+        ]
         for node in _maximal(values, early):
             size = row * DTYPES[node.dtype].size
             if _costs(node) and _varies(node, inner_axes) and size <= room and node.dtype != "bool":

@@ -67,8 +67,12 @@ class Nest:
         return lines
 
     def statements(self, stage: int, *, inner: bool) -> list[Statement]:
-        """Statements of a stage; stores that overwrite an input come last."""
-        found = [s for s in self.loop.statements if s.stage == stage and s.inner == inner]
+        """Statements of a stage at a row; stores that overwrite an input come last."""
+        found = [
+            s
+            for s in self.loop.statements
+            if s.stage == stage and s.inner == inner and not (s.across and s.fold is None)
+        ]
         buffers = self.loop.buffers
         return sorted(found, key=lambda s: s.fold is None and buffers[s.buffer].alias_of >= 0)
 

@@ -243,10 +243,7 @@ class _Entries:
 
 
 def _space(space: Space | None) -> tuple[str, ...]:
-    if space is None:
-        return ()
-    pairs = zip(space.sizes, space.folded, strict=True)
-    return tuple(f"fold {size}" if folded else str(size) for size, folded in pairs)
+    return () if space is None else space.labels()
 
 
 def _folded(entries: Sequence[Kernel | Call]) -> tuple[Kernel | Call, ...]:

@@ -35,7 +35,8 @@ class Statement:
     result of that number. Buffers are numbered as in the loop program.
 
     ``across``: a fold over the carried axis, or a store of such results, which happens once the
-    carried axis is done, at every point of the other axes; its index never names the carried axis.
+    carried axis is done, at every point of the other axes (both are *inner*); its value loads
+    nothing and its index never names the carried axis. No other statement uses these results.
     """
 
     buffer: int
@@ -77,7 +78,8 @@ def map_expressions(
     folded: frozenset[Sym],
     mapping: dict[Expr, Expr],
 ) -> KernelLoop:
-    """The loop over other axes, every expression rewritten by ``mapping``."""
+    """The loop over other axes, every expression rewritten by ``mapping``. The carried axis may get
+    another name, never other points."""
     statements = tuple(
         replace(
             s,
@@ -86,7 +88,12 @@ def map_expressions(
         )
         for s in loop.statements
     )
-    return replace(loop, axes=axes, folded=folded, statements=statements)
+    carried = loop.carried
+    if carried in mapping:
+        renamed = mapping[carried]
+        assert isinstance(renamed, Sym)
+        carried = renamed
+    return replace(loop, axes=axes, folded=folded, statements=statements, carried=carried)
 
 
 def linear(index: tuple[Expr, ...], stride: tuple[Expr, ...]) -> Expr:

@@ -18,12 +18,18 @@ def verify_kernel(loop: KernelLoop) -> None:
         raise VerifyError("two axes of a kernel have one name")
     if not loop.folded <= set(loop.axes):
         raise VerifyError("a kernel folds an axis that it does not have")
+    if loop.carried is not None and loop.carried not in loop.kept:
+        raise VerifyError("a kernel carries results along an axis that it does not keep")
     ready = _results(loop)
+    across = {s.buffer for s in loop.statements if s.across and s.fold is not None}
     stored: set[int] = set()
     for number, s in enumerate(loop.statements):
         where = f"statement {number} (b{s.buffer})"
         _verify_target(loop, s, stored, where)
+        _verify_across(loop, s, across, where)
         scope = set(loop.axes) if s.inner else set(loop.kept)
+        if s.across and s.fold is None:
+            scope -= {loop.carried}
         for node in lp.walk((s.value,)):
             if isinstance(node, Load):
                 _verify_load(loop, node, scope, where)
@@ -67,12 +73,30 @@ def _verify_target(loop: KernelLoop, s: Statement, stored: set[int], where: str)
     if len(s.index) != len(loop.buffers[s.buffer].stride):
         raise VerifyError(f"{where}: {len(s.index)} indices for a buffer of another rank")
     scope = set(loop.axes) if s.inner else set(loop.kept)
-    if loop.folded and s.inner:
-        used = {x for e in s.index for x in symbols(e)}
-        if not loop.folded <= used | _unit(loop.folded):
-            raise VerifyError(f"{where}: stores one element at many points of the folded loops")
+    used = {x for e in s.index for x in symbols(e)}
+    carried = frozenset((loop.carried,)) if loop.carried is not None else frozenset()
+    if not s.across and not carried <= used | _unit(carried):
+        raise VerifyError(f"{where}: stores one element at many points of the carried loop")
+    if loop.folded and s.inner and not loop.folded <= used | _unit(loop.folded):
+        raise VerifyError(f"{where}: stores one element at many points of the folded loops")
     for e in s.index:
         _verify_scope(e, scope, where)
+
+
+def _verify_across(loop: KernelLoop, s: Statement, across: set[int], where: str) -> None:
+    """Results of columns go to stores after the rows, and nothing else does."""
+    if s.across and (loop.carried is None or not s.inner):
+        raise VerifyError(f"{where}: folds across rows where no axis is carried, or once a row")
+    if s.across and s.fold in ("argmax", "argmin"):
+        raise VerifyError(f"{where}: searches for a position across rows")
+    after = s.across and s.fold is None
+    used = {n.buffer for n in lp.walk((s.value,)) if isinstance(n, Reduced)}
+    if (after and not used) or any((b in across) != after for b in used):
+        raise VerifyError(f"{where}: mixes results of rows and of columns")
+    if after and any(True for _ in lp.loads(s.value)):
+        raise VerifyError(f"{where}: loads memory where results of columns are stored")
+    if after and any(loop.carried in symbols(e) for e in s.index):
+        raise VerifyError(f"{where}: stores results of columns once a row")
 
 
 def _unit(axes: frozenset[Sym]) -> set[Sym]:

@@ -2,7 +2,8 @@
 
 `split_axes` cuts an axis where an index divides it or compares it with a boundary:
 ``x // 64`` and ``x % 64`` over ``x < 512`` become two axes. `merge_axes` joins neighbours that
-every index walks as one: ``64·a + b`` everywhere becomes one axis.
+every index walks as one: ``64·a + b`` everywhere becomes one axis. Both leave a carried axis
+as it is.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _sym(name: str, upper: Expr) -> Sym:
 
 
 def _find_cut(loop: KernelLoop) -> tuple[Sym, int] | None:
-    axes = set(loop.axes)
+    axes = set(loop.axes) - {loop.carried}
     for e in expressions(loop):
         for atom in _binaries(e):
             if atom.op in ("//", "%"):
@@ -106,7 +107,8 @@ def merge_axes(loop: KernelLoop) -> KernelLoop:
     position = 0
     while position + 1 < len(loop.axes):
         outer, inner = loop.axes[position], loop.axes[position + 1]
-        if (outer in loop.folded) == (inner in loop.folded) and _walked_as_one(loop, outer, inner):
+        alike = (outer in loop.folded) == (inner in loop.folded)
+        if alike and loop.carried not in (outer, inner) and _walked_as_one(loop, outer, inner):
             loop = _merge(loop, position)
         else:
             position += 1

@@ -25,6 +25,7 @@ _WEIGHT: Final = {
     **dict.fromkeys("exp exp2 log log2 log10 sigmoid".split(), 12.0),
     **dict.fromkeys("expm1 log1p tanh erf sin cos atan sinh cosh".split(), 20.0),
     **dict.fromkeys("tan asin acos atan2 asinh acosh atanh erfc".split(), 35.0),
+    "philox_uniform": 50.0,
     "pow": 60.0,
 }
 
@@ -45,6 +46,7 @@ class Machine:
     serial_start: float
     streams: int  # arrays a loop can walk before the prefetchers lose track
     values: int  # operations in a body before registers spill
+    carried_values: int  # results of columns that a thread can carry along rows
 
 
 CPU: Final = Machine(
@@ -58,6 +60,7 @@ CPU: Final = Machine(
     serial_start=300.0,
     streams=14,
     values=120,
+    carried_values=32 << 10,
 )
 
 _PARALLEL_POINTS: Final = 16384

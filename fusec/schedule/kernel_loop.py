@@ -10,13 +10,14 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from fusec.errors import ScheduleError
+from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
-from fusec.ir.expr import Expr
+from fusec.ir.expr import Expr, Sym
 from fusec.ir.kernel import Argument, KernelLoop, Statement
 from fusec.ir.loop import BufferView, Compute, Load, LoopProgram, Scalar, external_reads
 from fusec.schedule.groups import Group, Schedule, computes
-from fusec.schedule.space import place
+from fusec.schedule.space import Space, folds_across, place
 
 
 def read_outside(schedule: Schedule) -> dict[int, frozenset[int]]:
@@ -56,6 +57,7 @@ def build_kernel_loop(program: LoopProgram, group: Group, needed: Collection[int
         raise ScheduleError("an external call has no loops")
     axes = group.space.axes()
     folded = frozenset(a for a, f in zip(axes, group.space.folded, strict=True) if f)
+    axes, carried, joined = _join_carried(group.space, axes)
     inlined: dict[int, Scalar] = {}
     stage_of: dict[int, int] = {}
     results: dict[int, str] = {}
@@ -63,19 +65,26 @@ def build_kernel_loop(program: LoopProgram, group: Group, needed: Collection[int
     for number, step in zip(group.members, computes(program, group), strict=True):
         outer = number in group.outer
         mapping = place(step, group.space, outer=outer)
+        if joined:
+            mapping = {a: ex.substitute(e, joined) for a, e in mapping.items()}
         value = _written_out(lp.reindex(step.value, mapping), inlined)
         stage = _stage(value, stage_of)
         buffer = program.buffers[step.output]
         at: tuple[Expr, ...] = tuple(mapping[a] for a in step.axes)
         if step.reduction is not None:
             compute = DTYPES[buffer.dtype].compute
-            statements.append(Statement(step.output, at, value, step.reduction.op, True, stage))
+            across = folds_across(step, group.space)
+            statements.append(
+                Statement(step.output, at, value, step.reduction.op, True, stage, across)
+            )
             stage_of[step.output] = stage + 1
             results[step.output] = compute
             result = lp.reduced(step.output, buffer.dtype)
             inlined[step.output] = result
             if step.output in needed:
-                statements.append(Statement(step.output, at, result, None, False, stage + 1))
+                statements.append(
+                    Statement(step.output, at, result, None, across, stage + 1, across)
+                )
         else:
             inlined[step.output] = value
             if step.output in needed:
@@ -91,7 +100,30 @@ def build_kernel_loop(program: LoopProgram, group: Group, needed: Collection[int
     for statement in statements:
         if statement.fold is None:
             _argument(program, statement.buffer, buffers)
-    return KernelLoop(axes, folded, tuple(statements), buffers, results)
+    return KernelLoop(axes, folded, tuple(statements), buffers, results, carried)
+
+
+def _join_carried(
+    space: Space, axes: tuple[Sym, ...]
+) -> tuple[tuple[Sym, ...], Sym | None, dict[Expr, Expr]]:
+    """The axes with those that are carried as one, that one, and the old in terms of it."""
+    if not space.mixed:
+        return axes, None, {}
+    first = space.carried.index(True)
+    last = first + sum(space.carried)
+    parts = axes[first:last]
+    if len(parts) == 1:
+        return axes, parts[0], {}
+    joined = ex.axis("".join(a.name for a in parts), ex.product(space.sizes[first:last]))
+    assert isinstance(joined, Sym)
+    mapping: dict[Expr, Expr] = {}
+    rest: Expr = joined
+    for axis in reversed(parts[1:]):
+        assert axis.upper is not None
+        mapping[axis] = ex.mod(rest, axis.upper)
+        rest = ex.floordiv(rest, axis.upper)
+    mapping[parts[0]] = rest
+    return (*axes[:first], joined, *axes[last:]), joined, mapping
 
 
 def _argument(program: LoopProgram, number: int, buffers: dict[int, Argument]) -> None:

@@ -17,7 +17,16 @@ from fusec.ir.loop import Compute, LoopProgram, Step
 from fusec.schedule.cost import Machine, StepFacts, kernel_time, points
 from fusec.schedule.dependencies import Dependencies
 from fusec.schedule.groups import Verdict
-from fusec.schedule.space import Space, merge, place, refine, space_of
+from fusec.schedule.space import (
+    Space,
+    folds_across,
+    merge,
+    place,
+    refine,
+    refine_kept,
+    space_of,
+    spread,
+)
 
 MAX_MEMBERS: Final = 48
 MAX_OPERATIONS: Final = 400
@@ -203,6 +212,7 @@ class Partition:
             if buffer not in spilled and writer in home:
                 spilled = spilled | {buffer}
                 changed.add(home[writer])
+        changed.update(home[producer] for producer, _ in pairs)
         times = [*self.times, 0.0] if len(groups) > len(self.times) else list(self.times)
         after = replace(
             self,
@@ -259,11 +269,31 @@ class Partition:
                 stage = max(stage, at + (step.reduction is not None))
         return stage
 
+    def _dead(self, group: Placed) -> bool:
+        """Whether every value of the group is computed again wherever it is used, so far."""
+        again = {producer for producer, _ in self.repeated}
+        if again.isdisjoint(group.members):
+            return False
+        for member in reversed(group.members):
+            step = self.program.steps[member]
+            assert isinstance(step, Compute)
+            output = step.output
+            if output in self.stored or output in self.spilled:
+                return False
+            if member not in again and not any(
+                output in self.dependencies.reads[m] for m in group.members
+            ):
+                return False  # not used yet
+        return True
+
     def _time_of(self, index: int) -> float:
         group = self.groups[index]
+        if self._dead(group):
+            return 0.0
         space = group.space
         everywhere = points(space.sizes)
         rows = points(space.kept())
+        free = points(space.free())
         work = written = 0.0
         again: dict[tuple[int, int], float] = {}  # (stage, buffer): what a later stage reads anew
         streams = len(group.reads)
@@ -283,8 +313,7 @@ class Partition:
                 written += facts.result_bytes
                 streams += 1
         read = sum(group.reads.values())
-        folded = [s for s, f in zip(space.sizes, space.folded, strict=True) if f]
-        row = 4.0 * points(folded) * max(len(group.reads), 1)
+        row = 4.0 * points(space.width()) * max(len(group.reads), 1)
         return kernel_time(
             self.machine,
             work=work,
@@ -294,7 +323,7 @@ class Partition:
             written=written,
             streams=streams,
             inner_points=everywhere,
-            rows=rows if space.reduces else everywhere,
+            rows=free if space.reduces else everywhere,
             row_bytes=row,
         )
 
@@ -314,7 +343,7 @@ class Partition:
             return "something between them runs in another kernel", None
         fit = _fit(group.space, step)
         if fit is None:
-            return f"loops differ: {describe(group.space)} and {describe(space_of(step))}", None
+            return f"loops differ: {group.space} and {space_of(step)}", None
         if not fit[1] and _searches(step) != any(
             _searches(self.program.steps[m]) for m in group.members if m not in group.outer
         ):
@@ -323,7 +352,32 @@ class Partition:
             return "reads what the kernel makes at other points of the loops", None
         if self._overwrites(group, step):
             return "overwrites an input that the kernel reads", None
-        return "", fit
+        reason = self._carries(group, step, fit[0]) if fit[0].mixed else ""
+        return reason, None if reason else fit
+
+    def _carries(self, group: Placed, step: Compute, space: Space) -> str:
+        """Why results of columns cannot be carried along the rows; empty where they can. Nothing in
+        the kernel may need them: they are complete when its rows are done."""
+        old = group.space
+        if group.outer and spread(old.sizes, old.folded, space.sizes) != space.folded:
+            return "needs results of columns before the rows are done"
+        carried: set[int] = set()
+        steps = [step]
+        for member in group.members:
+            found = self.program.steps[member]
+            assert isinstance(found, Compute)
+            steps.append(found)
+        for each in steps:
+            if _searches(each):
+                return "a search for a position runs one element at a time"
+            if folds_across(each, space):
+                carried.add(each.output)
+        if any(load.buffer in carried for each in steps for load in lp.loads(each.value)):
+            return "needs results of columns before the rows are done"
+        width = ex.as_int(ex.product(space.width()))
+        if width is None or width * len(carried) > self.machine.carried_values:
+            return "the results of columns are too many to carry along the rows"
+        return ""
 
     def _same_points(
         self, group: Placed, number: int, step: Compute, space: Space, outer: bool
@@ -380,31 +434,6 @@ def _fit(space: Space, step: Compute) -> tuple[Space, bool] | None:
         if kept is not None:
             return refine_kept(space, kept), True
     return None
-
-
-def refine_kept(space: Space, kept: tuple[Expr, ...]) -> Space:
-    """The space with its kept axes cut as in ``kept``."""
-    sizes: list[Expr] = []
-    folded: list[bool] = []
-    rest = list(kept)
-    for size, fold in zip(space.sizes, space.folded, strict=True):
-        if fold:
-            sizes.append(size)
-            folded.append(True)
-            continue
-        done: Expr = ex.ONE
-        while done is not size:
-            part = rest.pop(0)
-            done = done * part
-            sizes.append(part)
-            folded.append(False)
-    return Space(tuple(sizes), tuple(folded))
-
-
-def describe(space: Space) -> str:
-    """A space for a person: ``(64, fold 512)``."""
-    parts = (f"fold {s}" if f else str(s) for s, f in zip(space.sizes, space.folded, strict=True))
-    return "(" + ", ".join(parts) + ")"
 
 
 def _bits(bits: int) -> Iterator[int]:

@@ -3,6 +3,10 @@
 A space is a sequence of loop axes in tensor order, some of them folded by reductions. Axes of size
 1 do not count. Two spaces are the same loop nest when their sizes agree after both are cut at
 common boundaries: (B, S, C) and (B·S, C) become (B, S, C).
+
+A nest can fold rows and columns in one pass: folds over its last axes, and folds over axes further
+out that it carries results along (`fusec.ir.kernel`). Sums over (64, fold 768) and over
+(fold 64, 768) become (carry 64, fold 768).
 """
 
 from __future__ import annotations
@@ -17,17 +21,45 @@ from fusec.ir.loop import Compute
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """``sizes`` in tensor order; ``folded`` marks the axes that reductions run over."""
+    """``sizes`` in tensor order; ``folded`` marks the axes that reductions run over, ``carried``
+    those that folds across rows run over (empty: there are no such folds)."""
 
     sizes: tuple[Expr, ...]
     folded: tuple[bool, ...]
+    carried: tuple[bool, ...] = ()
 
     @property
     def reduces(self) -> bool:
         return any(self.folded)
 
+    @property
+    def mixed(self) -> bool:
+        """Whether rows and columns are folded in one pass."""
+        return bool(self.carried)
+
     def kept(self) -> tuple[Expr, ...]:
         return tuple(s for s, f in zip(self.sizes, self.folded, strict=True) if not f)
+
+    def width(self) -> tuple[Expr, ...]:
+        """The folded sizes."""
+        return tuple(s for s, f in zip(self.sizes, self.folded, strict=True) if f)
+
+    def free(self) -> tuple[Expr, ...]:
+        """Sizes of the axes whose points are independent: neither folded nor carried."""
+        carried = self.carried or (False,) * len(self.sizes)
+        flags = zip(self.sizes, self.folded, carried, strict=True)
+        return tuple(s for s, f, c in flags if not f and not c)
+
+    def labels(self) -> tuple[str, ...]:
+        """The axes for a person: ``64``, ``carry 64``, ``fold 512``."""
+        carried = self.carried or (False,) * len(self.sizes)
+        return tuple(
+            f"{'fold ' if f else 'carry ' if c else ''}{s}"
+            for s, f, c in zip(self.sizes, self.folded, carried, strict=True)
+        )
+
+    def __str__(self) -> str:
+        return f"({', '.join(self.labels())})"
 
     def axes(self) -> tuple[Sym, ...]:
         """The loop axes of this space."""
@@ -79,29 +111,73 @@ def _exact(large: Expr, small: Expr) -> Expr | None:
 def merge(group: Space, other: Space) -> Space | None:
     """One space for both with every axis cut as finely as either needs; None where impossible.
 
-    Where only one of them folds axes, the merged space folds those.
+    Where only one of them folds axes, the merged space folds those; where one folds rows and the
+    other columns, it carries the columns' results along the rows.
     """
     sizes = refine(group.sizes, other.sizes)
     if sizes is None:
         return None
-    first = _spread(group, sizes) if group.reduces else None
-    second = _spread(other, sizes) if other.reduces else None
-    if first is not None and second is not None and first != second:
+    folds: list[tuple[bool, ...]] = []  # rows, then columns
+    for space in (group, other):
+        for flags in (space.folded, space.carried):
+            if any(flags) and (found := spread(space.sizes, flags, sizes)) not in folds:
+                folds.append(found)
+    if len(folds) < 2:
+        return Space(sizes, folds[0] if folds else (False,) * len(sizes))
+    if len(folds) > 2:
         return None
-    return Space(sizes, first or second or (False,) * len(sizes))
+    rows, columns = sorted(folds)  # rows fold the last axes: False comes first
+    return Space(sizes, rows, columns) if _crosses(rows, columns) else None
 
 
-def _spread(space: Space, sizes: Sequence[Expr]) -> tuple[bool, ...]:
-    """``space.folded`` over the finer sizes."""
+def _crosses(rows: Sequence[bool], columns: Sequence[bool]) -> bool:
+    """Whether rows fold the last axes and columns neighbouring ones before all of these."""
+    first = columns.index(True)
+    last = first + sum(columns)
+    return rows[-1] and all(columns[first:last]) and not any(rows[:last])
+
+
+def folds_across(step: Compute, space: Space) -> bool:
+    """Whether a computation of a space that folds rows and columns folds columns."""
+    own = space_of(step)
+    return (
+        space.mixed and own.reduces and spread(own.sizes, own.folded, space.sizes) == space.carried
+    )
+
+
+def spread(
+    coarse: Sequence[Expr], marks: Sequence[bool], sizes: Sequence[Expr]
+) -> tuple[bool, ...]:
+    """Marks of coarse sizes over finer ones."""
     flags: list[bool] = []
     position = 0
     done: Expr = ex.ONE
     for size in sizes:
-        flags.append(space.folded[position])
+        flags.append(marks[position])
         done = done * size
-        if done is space.sizes[position]:
+        if done is coarse[position]:
             position, done = position + 1, ex.ONE
     return tuple(flags)
+
+
+def refine_kept(space: Space, kept: tuple[Expr, ...]) -> Space:
+    """The space with its kept axes cut as in ``kept``."""
+    sizes: list[Expr] = []
+    folded: list[bool] = []
+    rest = list(kept)
+    for size, fold in zip(space.sizes, space.folded, strict=True):
+        if fold:
+            sizes.append(size)
+            folded.append(True)
+            continue
+        done: Expr = ex.ONE
+        while done is not size:
+            part = rest.pop(0)
+            done = done * part
+            sizes.append(part)
+            folded.append(False)
+    carried = spread(space.sizes, space.carried, sizes) if space.mixed else ()
+    return Space(tuple(sizes), tuple(folded), carried)
 
 
 def split_coordinates(sizes: Sequence[Expr], axes: Sequence[Sym]) -> list[Expr]:

@@ -11,7 +11,7 @@ from fusec.ir import loop as lp
 from fusec.ir.expr import Expr
 from fusec.ir.loop import Compute, LoopProgram, external_reads
 from fusec.schedule.groups import Group, Schedule
-from fusec.schedule.space import place
+from fusec.schedule.space import folds_across, place
 
 
 def verify_schedule(schedule: Schedule) -> None:
@@ -97,6 +97,7 @@ def _verify_points(program: LoopProgram, group: Group) -> None:
     assert group.space is not None
     stores: dict[int, tuple[Expr, ...]] = {}
     per_point: set[int] = set()  # buffers with a value at every point, folded axes included
+    across: set[int] = set()  # results that are complete when all rows are done
     overwritten: dict[int, int] = {}
     for member in group.members:
         step = program.steps[member]
@@ -111,6 +112,8 @@ def _verify_points(program: LoopProgram, group: Group) -> None:
                 raise ScheduleError(f"{where}: reads b{load.buffer}, which the kernel overwrites")
             if load.buffer not in stores:
                 continue
+            if load.buffer in across:
+                raise ScheduleError(f"{where}: reads b{load.buffer} before it is complete")
             if outer and load.buffer in per_point:
                 raise ScheduleError(f"{where}: reads b{load.buffer} after its loop")
             at = tuple(ex.substitute(e, mapping) for e in load.index)
@@ -121,5 +124,7 @@ def _verify_points(program: LoopProgram, group: Group) -> None:
         stores[step.output] = tuple(mapping[a] for a in step.axes)
         if not outer and step.reduction is None:
             per_point.add(step.output)
+        if folds_across(step, group.space):
+            across.add(step.output)
         if program.buffers[step.output].kind == "alias":
             overwritten[program.buffers[step.output].base] = member

@@ -83,6 +83,25 @@ symbol s1 in [2, 1048576]
 %2 = call aten.sub.Tensor(%0, %1): f32[s0, s1]
 return %2
 """,
+    "rows_and_columns": """\
+%0 = input "x": f32[100, 37]
+%1 = input "y": f32[100, 37]
+%2 = call aten.mul.Tensor(%0, %1): f32[100, 37]
+%3 = call aten.sum.dim_IntList(%2, [1], true): f32[100, 1]
+%4 = call aten.sub.Tensor(%2, %3): f32[100, 37]
+%5 = call aten.sum.dim_IntList(%4, [0]): f32[37]
+%6 = call aten.amax.default(%0, [0]): f32[37]
+return %4, %5, %6
+""",
+    "rows_of_two_axes_and_columns": """\
+%0 = input "x": f32[8, 16, 5, 7] stride [560, 35, 1, 5]
+%1 = call aten.sum.dim_IntList(%0, [2, 3], true): f32[8, 16, 1, 1]
+%2 = call aten.sub.Tensor(%0, %1): f32[8, 16, 5, 7]
+%3 = call aten.sum.dim_IntList(%0, [0, 1]): f32[5, 7]
+%4 = call aten.gt.Scalar(%0, 0.5): bool[8, 16, 5, 7]
+%5 = call aten.any.dims(%4, [0, 1]): bool[5, 7]
+return %2, %3, %5
+""",
     "any_and_all": """\
 %0 = input "x": f32[20, 31]
 %1 = call aten.gt.Scalar(%0, 0.5): bool[20, 31]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fusec.ir.loop import Compute, format_program
+from fusec.ir import expr as ex
+from fusec.ir.loop import BufferView, Compute, format_program
 from tests.schedule.programs import calls, dissolved, kernels, scheduled
 
 _SOFTMAX = """\
@@ -50,18 +51,45 @@ return %3, %4
 """)
 
 
-def test_rows_and_columns_are_not_folded_in_one_nest() -> None:
-    found = scheduled("""\
-%0 = input "x": f32[64, 300]
-%1 = call aten.exp.default(%0): f32[64, 300]
+_ROWS_AND_COLUMNS = """\
+%0 = input "x": f32[32, 300]
+%1 = call aten.exp.default(%0): f32[32, 300]
 %2 = call aten.sum.dim_IntList(%1, [0]): f32[300]
-%3 = call aten.sum.dim_IntList(%1, [1]): f32[64]
+%3 = call aten.sum.dim_IntList(%1, [1]): f32[32]
 return %2, %3
-""")
-    for group in found.groups:
-        folds = [found.program.steps[m] for m in group.members]
-        axes = {s.output: s.axes[0].upper for s in folds if isinstance(s, Compute) and s.reduction}
-        assert len(set(axes.values())) <= 1
+"""
+
+
+def test_rows_and_columns_are_folded_in_one_pass() -> None:
+    found = scheduled(_ROWS_AND_COLUMNS)
+    assert [str(g.space) for g in found.groups] == ["(carry 32, fold 300)"]
+
+
+def test_a_result_of_columns_is_used_after_all_rows() -> None:
+    found = scheduled(
+        _ROWS_AND_COLUMNS.replace(
+            "return %2, %3",
+            """\
+%4 = call aten.sub.Tensor(%0, %2): f32[32, 300]
+return %3, %4""",
+        )
+    )
+    kernel = {s: i for i, group in enumerate(kernels(found)) for s in group}
+    folds = [s for s in found.program.steps if isinstance(s, Compute) and s.reduction]
+    columns = next(s.output for s in folds if s.axes[0].upper is ex.integer(300))
+    used = found.program.outputs[1]
+    assert isinstance(used, BufferView)
+    assert kernel[used.buffer] != kernel[columns]
+
+
+def test_columns_of_unknown_number_are_apart() -> None:
+    found = scheduled("symbol s0 in [2, 4096]\n" + _ROWS_AND_COLUMNS.replace("300", "s0"))
+    assert not any(g.space and g.space.mixed for g in found.groups)
+
+
+def test_wide_rows_carry_no_columns() -> None:
+    found = scheduled(_ROWS_AND_COLUMNS.replace("300", "300000"))
+    assert not any(g.space and g.space.mixed for g in found.groups)
 
 
 def test_a_light_chain_dissolves() -> None:

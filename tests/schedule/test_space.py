@@ -12,7 +12,15 @@ from fusec.ir import loop as lp
 from fusec.ir.expr import Expr
 from fusec.ir.loop import Compute, Reduction
 from fusec.lower.view import loop_axes
-from fusec.schedule.space import Space, merge, place, refine, space_of, split_coordinates
+from fusec.schedule.space import (
+    Space,
+    merge,
+    place,
+    refine,
+    refine_kept,
+    space_of,
+    split_coordinates,
+)
 
 
 def _sizes(*numbers: int) -> tuple[Expr, ...]:
@@ -77,13 +85,38 @@ def test_merge_keeps_the_folded_axes_of_either() -> None:
     rows = Space(_sizes(8, 32), (False, True))
     plain = Space(_sizes(2, 4, 32), (False,) * 3)
     flat = Space(_sizes(256), (False,))
-    columns = Space(_sizes(8, 32), (True, False))
     assert merge(rows, plain) == Space(_sizes(2, 4, 32), (False, False, True))
     assert merge(plain, rows) == Space(_sizes(2, 4, 32), (False, False, True))
     assert merge(flat, rows) == rows
-    assert merge(rows, columns) is None
     assert merge(rows, Space(_sizes(4, 64), (False, True))) is None
     assert merge(rows, Space(_sizes(8), (False,))) is None
+
+
+def test_merge_carries_columns_along_rows() -> None:
+    rows = Space(_sizes(8, 32), (False, True))
+    columns = Space(_sizes(2, 4, 32), (False, True, False))
+    both = Space(_sizes(2, 4, 32), (False, False, True), (False, True, False))
+    assert merge(rows, columns) == both
+    assert merge(columns, rows) == both
+    for more in (rows, columns, Space(_sizes(256), (False,)), both):
+        assert merge(both, more) == both
+        assert merge(more, both) == both
+    assert both.free() == _sizes(2)
+    assert both.kept() == _sizes(2, 4)
+    assert str(both) == "(2, carry 4, fold 32)"
+    cut = refine_kept(both, _sizes(2, 2, 2))
+    assert cut.carried == (False, True, True, False)
+    # Three kinds of folds, columns that are not neighbours, rows that are not the last axes.
+    assert merge(both, Space(_sizes(8, 32), (True, False))) is None
+    assert merge(Space(_sizes(2, 4, 32), (True, False, False)), both) is None
+    assert (
+        merge(Space(_sizes(2, 4, 8), (True, False, True)), Space(_sizes(8, 8), (False, True)))
+        is None
+    )
+    assert (
+        merge(Space(_sizes(2, 4, 8), (False, True, False)), Space(_sizes(2, 32), (True, False)))
+        is None
+    )
 
 
 def test_split_coordinates() -> None:

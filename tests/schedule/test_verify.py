@@ -17,6 +17,7 @@ from fusec.ir.verify_kernel import verify_kernel
 from fusec.ir.verify_program import verify_host_program
 from fusec.schedule.groups import Group, Schedule
 from fusec.schedule.kernel_loop import build_kernel_loop, read_outside
+from fusec.schedule.space import Space
 from fusec.schedule.verify import verify_schedule
 from tests.ir.programs import planned, sample_program
 from tests.schedule.programs import scheduled
@@ -126,6 +127,69 @@ def test_a_kernel_as_built_is_valid() -> None:
 def test_faults_in_kernels(change: Callable[[KernelLoop], KernelLoop], message: str) -> None:
     with pytest.raises(VerifyError, match=message):
         verify_kernel(change(_row_kernel()))
+
+
+_COLUMNS = """\
+%0 = input "x": f32[32, 30]
+%1 = call aten.sum.dim_IntList(%0, [1], true): f32[32, 1]
+%2 = call aten.sub.Tensor(%0, %1): f32[32, 30]
+%3 = call aten.sum.dim_IntList(%2, [0]): f32[30]
+return %2, %3
+"""
+
+
+def _mixed_kernel() -> KernelLoop:
+    found = scheduled(_COLUMNS)
+    (group,) = found.groups
+    made = build_kernel_loop(found.program, group, read_outside(found)[0])
+    verify_kernel(made)
+    assert made.carried is not None
+    return made
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda k: replace(k, carried=None), "no axis is carried"),
+        (lambda k: replace(k, carried=k.axes[-1]), "does not keep"),
+        (
+            lambda k: _statements(k, lambda s: replace(s, across=False)),
+            "scope|complete|one element",
+        ),
+        (lambda k: _statements(k, lambda s: replace(s, across=True)), "mixes|once a row|loads"),
+        (
+            lambda k: _statements(
+                k, lambda s: replace(s, index=k.axes[:1]) if s.across and not s.fold else s
+            ),
+            "once a row|one element",
+        ),
+        (
+            lambda k: _statements(k, lambda s: replace(s, fold=s.fold and "argmax")),
+            "searches for a position",
+        ),
+    ],
+)
+def test_faults_in_kernels_of_rows_and_columns(
+    change: Callable[[KernelLoop], KernelLoop], message: str
+) -> None:
+    with pytest.raises(VerifyError, match=message):
+        verify_kernel(change(_mixed_kernel()))
+
+
+def test_using_a_result_of_columns_before_the_rows_are_done_is_found() -> None:
+    found = scheduled(
+        """\
+%0 = input "x": f32[32, 30]
+%1 = call aten.sum.dim_IntList(%0, [1]): f32[32]
+%2 = call aten.sum.dim_IntList(%0, [0]): f32[30]
+%3 = call aten.sub.Tensor(%0, %2): f32[32, 30]
+return %1, %3
+""",
+        fusion=False,
+    )
+    space = Space(tuple(map(ex.integer, (32, 30))), (False, True), (True, False))
+    with pytest.raises(ScheduleError, match="before it is complete"):
+        verify_schedule(replace(found, groups=(Group((0, 1, 2), frozenset(), space),)))
 
 
 def _statements(loop: KernelLoop, change: Callable[..., object]) -> KernelLoop:
