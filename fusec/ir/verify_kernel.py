@@ -95,7 +95,7 @@ def _verify_across(loop: KernelLoop, s: Statement, across: set[int], where: str)
         raise VerifyError(f"{where}: mixes results of rows and of columns")
     if after and any(True for _ in lp.loads(s.value)):
         raise VerifyError(f"{where}: loads memory where results of columns are stored")
-    if after and any(loop.carried in symbols(e) for e in s.index):
+    if after and any(x is loop.carried for e in s.index for x in symbols(e)):
         raise VerifyError(f"{where}: stores results of columns once a row")
 
 
