@@ -1,0 +1,74 @@
+"""GPU targets: Triton text in the variants that are worth trying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from fusec.codegen.gpu_source import GpuSource, Variant
+from fusec.codegen.host import Emitted
+from fusec.codegen.triton_kernel import emit_text
+from fusec.codegen.triton_names import kernel_name
+from fusec.codegen.triton_ops import POINTERS
+from fusec.codegen.triton_order import order_axes
+from fusec.codegen.triton_tile import Tile, upper
+from fusec.codegen.triton_variants import tiles
+from fusec.errors import CodegenError
+from fusec.ir import expr as ex
+from fusec.ir import loop as lp
+from fusec.ir.expr import Expr, Sym
+from fusec.ir.kernel import KernelLoop, expressions
+
+_SIZE: Final = "i64"  # of a size known only at the call: nothing bounds it
+
+
+def gpu_emitter(isa: str) -> Callable[[KernelLoop], Emitted]:
+    """The code generator for one GPU architecture (``sm_90``, ``gfx942``)."""
+
+    def emit(loop: KernelLoop) -> Emitted:
+        if loop.carried is not None:
+            raise CodegenError("no Triton for folds across rows and columns in one pass")
+        ordered = order_axes(loop)
+        sizes = _sizes(ordered)
+        found = tiles(ordered)
+        kind = "poi" if not ordered.folded else "red" if found[0].looped else "per"
+        name = kernel_name(ordered, kind)
+        numbered: dict[Expr, Expr] = {s: ex.symbol(f"n{i}") for i, s in enumerate(sizes)}
+        signature = (
+            *(POINTERS[a.dtype] for a in ordered.buffers.values()),
+            *(_SIZE for _ in sizes),
+        )
+        variants = tuple(_variant(ordered, tile, isa, name, sizes, numbered) for tile in found)
+        kernel = GpuSource(name, isa, signature, variants)
+        return Emitted(kernel, tuple(ordered.buffers), sizes)
+
+    return emit
+
+
+def _variant(
+    loop: KernelLoop,
+    tile: Tile,
+    isa: str,
+    name: str,
+    sizes: tuple[Sym, ...],
+    numbered: dict[Expr, Expr],
+) -> Variant:
+    return Variant(
+        emit_text(loop, tile, isa, name, sizes),
+        tuple((d.constant, d.block) for d in tile.dims),
+        tile.warps,
+        tile.stages,
+        (ex.substitute(tile.programs, numbered),),
+    )
+
+
+def _sizes(loop: KernelLoop) -> tuple[Sym, ...]:
+    """The sizes known only at the call that the kernel depends on."""
+    bound = {s for n in lp.walk(s.value for s in loop.statements)
+             if isinstance(n, lp.Load) for s, _ in n.indirect}  # fmt: skip
+    found: dict[Sym, None] = {}
+    for e in (*(upper(a) for a in loop.axes), *expressions(loop)):
+        for s in ex.symbols(e):
+            if s.upper is None and s not in bound:
+                found[s] = None
+    return tuple(found)

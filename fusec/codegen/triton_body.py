@@ -1,0 +1,339 @@
+"""Scalar values as Triton statements over tiles.
+
+A `Scope` is one block of the program: the kernel's own, or the body of a loop in it. Values
+computed in it are remembered, so common subexpressions are computed once, and what does not change
+inside a loop is computed around it. Each value has the narrowest shape that holds it: a scalar, a
+row, a column, or the whole tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from fusec.codegen.triton_expr import is_wide, triton_condition, triton_expr, triton_operand
+from fusec.codegen.triton_ops import TYPED, constant, conversion, operation, typed
+from fusec.codegen.triton_tile import FOLDED, Dim, Tile, upper
+from fusec.errors import CodegenError
+from fusec.ir import expr as ex
+from fusec.ir import loop as lp
+from fusec.ir.expr import Expr, Sym
+from fusec.ir.kernel import Argument, linear
+from fusec.ir.loop import Const, Index, Load, Op, Reduced, Scalar
+
+Shape = frozenset[str]
+"""The names of the dimensions that a value varies along."""
+
+_SCALAR: Final[Shape] = frozenset()
+
+
+@dataclass(slots=True)
+class Frame:
+    """What a kernel's values are emitted against: shared by all of its scopes."""
+
+    tile: Tile
+    isa: str
+    buffers: dict[int, Argument]
+    names: dict[int, str]  # buffer → pointer
+    precise: frozenset[Scalar]  # values that have to be as good as their types
+    eviction: Callable[[Load], str]  # the policy of a load, or nothing
+    sizes: tuple[Sym, ...]
+    shapes: dict[Scalar, Shape] = field(default_factory=dict)
+    counter: int = 0
+    single: str = "pid"  # the linear index of the tile's single axes
+
+    def fresh(self) -> str:
+        self.counter += 1
+        return f"tmp{self.counter - 1}"
+
+    def size(self, s: Sym) -> str:
+        """The name of a size known only at the call."""
+        return f"n{self.sizes.index(s)}"
+
+    def size_text(self, e: Expr) -> str:
+        """An expression of sizes alone."""
+        return triton_expr(e, self.size)
+
+    def shape_of(self, e: Expr) -> Shape:
+        """Along which dimensions an expression of axes and sizes varies."""
+        found = {d.name for s in ex.symbols(e) if (d := self.tile.dim_of(s)) is not None}
+        return frozenset(found)
+
+    def shape(self, node: Scalar) -> Shape:
+        """Along which dimensions a value varies."""
+        for n in lp.walk((node,)):
+            if n not in self.shapes:
+                self.shapes[n] = self._own_shape(n).union(*(self.shapes[c] for c in lp.children(n)))
+        return self.shapes[node]
+
+    def _own_shape(self, node: Scalar) -> Shape:
+        if isinstance(node, Index):
+            return self.shape_of(node.expr)
+        if isinstance(node, Load):
+            parts = [*node.index, *([node.guard] if node.guard is not None else [])]
+            return _SCALAR.union(*(self.shape_of(e) for e in parts))
+        if isinstance(node, Reduced):
+            return frozenset(d.name for d in self.tile.kept)
+        return _SCALAR
+
+
+@dataclass(slots=True)
+class Scope:
+    """One block. ``varying``: axes that change in it and not around it."""
+
+    frame: Frame
+    varying: frozenset[Sym]
+    parent: Scope | None = None
+    lines: list[str] = field(default_factory=list)
+    known: dict[Scalar, str] = field(default_factory=dict)
+    axes: dict[tuple[Sym, bool], str] = field(default_factory=dict)  # by axis and width
+
+    def emit(self, line: str) -> None:
+        self.lines.append(line)
+
+    def value(self, root: Scalar) -> str:
+        """The name of a value, or a constant, computed here or around here."""
+        for node in lp.walk((root,)):
+            if not isinstance(node, Const) and self._find(node) is None:
+                home = self._home(node)
+                home.known[node] = home._compute(node)
+        if isinstance(root, Const):
+            return constant(root)
+        found = self._find(root)
+        assert found is not None
+        return found.known[root]
+
+    def tensor(self, root: Scalar) -> str:
+        """As `value`, but a constant has its type too."""
+        return typed(root) if isinstance(root, Const) else self.value(root)
+
+    def whole(self, root: Scalar, shape: Shape) -> str:
+        """A value in a shape that it may not fill."""
+        if self.frame.shape(root) == shape:
+            return self.tensor(root)
+        return f"tl.broadcast_to({self.tensor(root)}, {self.frame.tile.shape(shape)})"
+
+    def _find(self, node: Scalar) -> Scope | None:
+        scope: Scope | None = self
+        while scope is not None and node not in scope.known:
+            scope = scope.parent
+        return scope
+
+    def _home(self, node: Scalar) -> Scope:
+        """The outermost scope in which the value is fixed: where its axes or, if deeper, one of its
+        operands change."""
+        operands = {id(self._find(c)) for c in lp.children(node) if not isinstance(c, Const)}
+        own = _symbols(node)
+        scope = self
+        while scope.parent is not None and id(scope) not in operands and not own & scope.varying:
+            scope = scope.parent
+        return scope
+
+    # -- values -----------------------------------------------------------------------------
+
+    def _compute(self, node: Scalar) -> str:
+        text = self._text(node)
+        name = self.frame.fresh()
+        self.emit(f"{name} = {text}")
+        return name
+
+    def _text(self, node: Scalar) -> str:
+        if isinstance(node, Load):
+            return self._load(node)
+        if isinstance(node, Index):
+            return self._index(node)
+        if isinstance(node, Reduced):
+            raise CodegenError(
+                f"the result of reduction b{node.buffer} is used before it is complete"
+            )
+        assert isinstance(node, Op)
+        if node.name == "cast":
+            source = node.args[0]
+            return conversion(self.tensor(source), source.dtype, node.dtype)
+        only_constants = all(isinstance(a, Const) for a in node.args)
+        give = self.tensor if only_constants or node.name in TYPED else self.value
+        args = [give(a) for a in node.args]
+        return operation(
+            node.name,
+            node.dtype,
+            node.args[-1].dtype,
+            args,
+            self.frame.isa,
+            precise=node in self.frame.precise,
+        )
+
+    def _index(self, node: Index) -> str:
+        e = node.expr
+        if node.dtype == "bool":
+            return triton_condition(e, self._namer(is_wide(e)))
+        if isinstance(e, ex.Int):
+            return f"tl.full([], {e.value}, tl.int64)"
+        return f"tl.cast({triton_expr(e, self._namer(is_wide(e)))}, tl.int64)"
+
+    # -- places -----------------------------------------------------------------------------
+
+    def _namer(self, wide: bool, bound: dict[Sym, str] | None = None) -> Callable[[Sym], str]:
+        def name(s: Sym) -> str:
+            if bound and s in bound:
+                return bound[s]
+            return self._axis(s, wide) if s.upper is not None else self.frame.size(s)
+
+        return name
+
+    def _axis(self, s: Sym, wide: bool) -> str:
+        """The name of an axis, made of its dimension's index where it is first asked for."""
+        scope: Scope = self
+        dim = self.frame.tile.dim_of(s)
+        first = dim.axes[0] if dim is not None else s
+        while scope.parent is not None and first not in scope.varying:
+            scope = scope.parent
+        found = scope.axes.get((s, wide))
+        if found is None:
+            found = scope.axes[(s, wide)] = scope._define(s, dim, wide)
+        return found
+
+    def _define(self, s: Sym, dim: Dim | None, wide: bool) -> str:
+        if wide:
+            narrow = self._axis(s, False)
+            if is_wide(s):
+                return narrow  # 64 bits as it is
+            self.emit(f"{narrow}_wide = tl.cast({narrow}, tl.int64)")
+            return f"{narrow}_wide"
+        if dim is not None and s is dim.linear:
+            return dim.name
+        if dim is not None:
+            return self._decode(dim.name, dim.axes, s)
+        single = self.frame.tile.single
+        if s in single:
+            return self._decode(self.frame.single, single, s)
+        raise CodegenError(f"the axis {s.name} is not in scope")
+
+    def _decode(self, linear_name: str, axes: tuple[Sym, ...], s: Sym) -> str:
+        """One axis of a linear index over several."""
+        if len(axes) == 1:
+            return linear_name
+        place = axes.index(s)
+        below = ex.product(upper(a) for a in axes[place + 1 :])
+        text = linear_name
+        if below is not ex.ONE:
+            text = f"{text} // {_operand(self.frame.size_text(below))}"
+        if place > 0:
+            text = f"({text})" if below is not ex.ONE else text
+            text = f"{text} % {_operand(self.frame.size_text(upper(s)))}"
+        self.emit(f"{s.name} = {text}")
+        return s.name
+
+    def _pointer(
+        self,
+        buffer: int,
+        index: tuple[Expr, ...],
+        bound: dict[Sym, tuple[str, Shape]],
+        shape: Shape,
+    ) -> str:
+        """The text of an element's place, of at least a shape: fixed parts before the varying ones,
+        so that only the former need 64 bits in most large tensors."""
+        frame = self.frame
+        offset = frame.tile.as_linear(linear(index, frame.buffers[buffer].stride))
+        names = {s: text for s, (text, _) in bound.items()}
+
+        def shape_of(e: Expr) -> Shape:
+            found = frame.shape_of(e)
+            return found.union(*(bound[s][1] for s in ex.symbols(e) if s in bound))
+
+        const, terms = ex.linear_terms(offset)
+        parts: dict[Shape, Expr] = {}
+        if is_wide(offset):
+            for atom, coefficient in terms:
+                own = shape_of(atom)
+                parts[own] = parts.get(own, ex.ZERO) + atom * coefficient
+            order = sorted(parts, key=lambda p: (len(p), sorted(p)))
+            if const:
+                first = order[0] if order else _SCALAR
+                parts[first] = parts.get(first, ex.ZERO) + const
+        else:
+            parts[shape_of(offset)] = offset
+        text = frame.names[buffer]
+        covered = _SCALAR
+        for own in sorted(parts, key=lambda p: (len(p), sorted(p))):
+            part = parts[own]
+            if part is ex.ZERO and own == _SCALAR:
+                continue
+            wide = is_wide(part)
+            text = f"{text} + {triton_operand(part, self._namer(wide, names))}"
+            covered |= own
+        if covered >= shape:
+            return text
+        full = frame.tile.shape(shape | covered)
+        if covered:
+            return f"tl.broadcast_to({text}, {full})"
+        return f"{text} + tl.zeros({full}, tl.int32)"
+
+    def _mask(self, shape: Shape, guard: str | None) -> str:
+        """The condition that a tile's points are inside and the guard holds; or nothing."""
+        parts = [f"{d.name}mask" for d in self.frame.tile.dims if d.name in shape and d.masked]
+        if guard is not None:
+            parts.append(guard)
+        return " & ".join(parts)
+
+    def _load(self, node: Load) -> str:
+        frame = self.frame
+        bound = {s: (self.tensor(value), frame.shape(value)) for s, value in node.indirect}
+        guard = None if node.guard is None else self._guard(node.guard, bound)
+        shape = frame.shape(node)
+        arguments = [self._pointer(node.buffer, node.index, bound, shape)]
+        mask = self._mask(shape, guard)
+        if mask:
+            arguments += [mask, "other=0"]
+        policy = frame.eviction(node)
+        if policy:
+            arguments.append(f'eviction_policy="{policy}"')
+        text = f"tl.load({', '.join(arguments)})"
+        stored = frame.buffers[node.buffer].dtype
+        if stored == "bool":
+            return f"{text} != 0"
+        return text if stored == node.dtype else conversion(text, stored, node.dtype)
+
+    def _guard(self, guard: Expr, bound: dict[Sym, tuple[str, Shape]]) -> str:
+        if not any(s in bound for s in ex.symbols(guard)):
+            return self.value(lp.condition(guard))
+        names = {s: text for s, (text, _) in bound.items()}
+        return triton_condition(guard, self._namer(is_wide(guard), names))
+
+    def store(self, buffer: int, index: tuple[Expr, ...], value: Scalar, shape: Shape) -> None:
+        """Write a value at every point of a shape."""
+        frame = self.frame
+        name = self.value(lp.cast(value, frame.buffers[buffer].dtype))
+        arguments = [self._pointer(buffer, index, {}, shape), name]
+        mask = self._mask(shape, None)
+        if mask:
+            arguments.append(mask)
+        self.emit(f"tl.store({', '.join(arguments)})")
+
+
+def dim_lines(frame: Frame, d: Dim, start: str) -> list[str]:
+    """Declare a dimension's index from its first point, and its mask."""
+    spread = frame.tile.spread(d)
+    ramp = f"tl.arange(0, {d.constant}){spread}"
+    lines = [f"{d.name} = {ramp}" if start == "" else f"{d.name} = {start} + {ramp}"]
+    if d.masked:
+        lines.append(f"{d.name}mask = {d.name} < {frame.size_text(d.count)}")
+    return lines
+
+
+def is_folded(shape: Shape) -> bool:
+    return FOLDED in shape
+
+
+def _symbols(node: Scalar) -> set[Sym]:
+    found: set[Sym] = set()
+    if isinstance(node, Index):
+        found.update(ex.symbols(node.expr))
+    elif isinstance(node, Load):
+        for e in (*node.index, *((node.guard,) if node.guard is not None else ())):
+            found.update(ex.symbols(e))
+    return found
+
+
+def _operand(text: str) -> str:
+    return text if text.replace("_", "").isalnum() else f"({text})"

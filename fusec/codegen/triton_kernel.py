@@ -1,0 +1,174 @@
+"""KernelLoop and tile → Triton text: one function, computed by all programs of a grid."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fusec.codegen.triton_body import Frame, Scope, dim_lines
+from fusec.codegen.triton_expr import is_wide
+from fusec.codegen.triton_folds import Folds
+from fusec.codegen.triton_precision import precise_values
+from fusec.codegen.triton_tile import Tile
+from fusec.ir import expr as ex
+from fusec.ir import loop as lp
+from fusec.ir.expr import Expr, Sym
+from fusec.ir.kernel import KernelLoop, Statement
+from fusec.ir.loop import Load, Reduced
+
+_INDENT: Final = "    "
+
+
+def emit_text(loop: KernelLoop, tile: Tile, isa: str, name: str, sizes: tuple[Sym, ...]) -> str:
+    """The function of that name; ``sizes`` become its arguments ``n0``, ``n1``, ….
+
+    Raises CodegenError for an operation that there is no Triton for.
+    """
+    return _Kernel(loop, tile, isa, sizes).emit(name)
+
+
+class _Kernel:
+    def __init__(self, loop: KernelLoop, tile: Tile, isa: str, sizes: tuple[Sym, ...]) -> None:
+        self.loop = loop
+        self.tile = tile
+        names = {b: f"b{i}" for i, b in enumerate(loop.buffers)}
+        self.stage = 0
+        self.last_use = _last_uses(loop)
+        self.frame = Frame(
+            tile, isa, loop.buffers, names, precise_values(loop), self._eviction, sizes
+        )
+        self.root = Scope(self.frame, frozenset())
+        self.folds = Folds(loop, self.frame)
+
+    def emit(self, name: str) -> str:
+        self._places()
+        if self.tile.early:
+            self._load_early()
+        for stage in range(self.loop.stages):
+            self.stage = stage
+            if self.loop.folded:
+                self._comment(stage)
+                for s in self._statements(stage, inner=False):
+                    self._store(self.root, s)
+            statements = self._statements(stage, inner=True)
+            if statements and self.tile.looped:
+                self._loop(statements)
+            else:
+                self._at_once(statements)
+        parameters = [
+            *self.frame.names.values(),
+            *(f"n{i}" for i in range(len(self.frame.sizes))),
+            *(f"{d.constant}: tl.constexpr" for d in self.tile.dims),
+        ]
+        lines = [f"def {name}({', '.join(parameters)}):"]
+        lines += [_INDENT + line for line in self.root.lines]
+        return "\n".join(lines) + "\n"
+
+    # -- where a program is -----------------------------------------------------------------
+
+    def _places(self) -> None:
+        """The indices of the tile's dimensions and of the single axes."""
+        tile, root = self.tile, self.root
+        wide = is_wide(tile.programs) or any(is_wide(d.count + d.block) for d in tile.kept)
+        if tile.kept or tile.single:
+            root.emit(f"pid = tl.program_id(0){'.to(tl.int64)' if wide else ''}")
+        rest = "pid"
+        slower = len(tile.kept) + bool(tile.single)
+        for d in reversed(tile.kept):
+            block = rest
+            slower -= 1
+            if slower:
+                count = f"tl.cdiv({self.frame.size_text(d.count)}, {d.constant})"
+                block = f"{d.name}block"
+                root.emit(f"{block} = {rest} % {count}")
+                root.emit(f"{d.name}rest = {rest} // {count}")
+                rest = f"{d.name}rest"
+            for line in dim_lines(self.frame, d, f"{block} * {d.constant}"):
+                root.emit(line)
+        self.frame.single = rest
+        folded = tile.folded
+        if folded is not None and not folded.looped:
+            for line in dim_lines(self.frame, folded, ""):
+                root.emit(line)
+
+    def _load_early(self) -> None:
+        """Ask for everything at once: a fold waits for all threads, and so would loads after it."""
+        for s in self.loop.statements:
+            for node in lp.walk((s.value,)):
+                if isinstance(node, Load) and not any(
+                    isinstance(n, Reduced) for n in lp.walk((node,))
+                ):
+                    self.root.value(node)
+
+    # -- stages -----------------------------------------------------------------------------
+
+    def _statements(self, stage: int, *, inner: bool) -> list[Statement]:
+        """Statements of a stage; stores that overwrite an input come last."""
+        found = [s for s in self.loop.statements if s.stage == stage and s.inner == inner]
+        buffers = self.loop.buffers
+        return sorted(found, key=lambda s: s.fold is None and buffers[s.buffer].alias_of >= 0)
+
+    def _comment(self, stage: int) -> None:
+        folds = [s.fold or "" for s in self._statements(stage, inner=True) if s.fold is not None]
+        if folds:
+            self.root.emit(f"# stage {stage}: {', '.join(folds)}")
+        elif stage:
+            self.root.emit(f"# stage {stage}")
+
+    def _store(self, scope: Scope, s: Statement) -> None:
+        dims = self.tile.dims if s.inner else self.tile.kept
+        scope.store(s.buffer, s.index, s.value, frozenset(d.name for d in dims))
+
+    def _at_once(self, statements: list[Statement]) -> None:
+        for s in statements:
+            if s.fold is None:
+                self._store(self.root, s)
+            else:
+                self.folds.fold(self.root, s)
+
+    def _loop(self, statements: list[Statement]) -> None:
+        """One pass over the folded axes, block by block."""
+        root, dim = self.root, self.folds.dim
+        folds = [s for s in statements if s.fold is not None]
+        for s in folds:
+            self.folds.declare(root, s)
+        body = Scope(self.frame, frozenset(dim.axes), root)
+        for line in dim_lines(self.frame, dim, "start"):
+            body.emit(line)
+        for s in statements:
+            if s.fold is None:
+                self._store(body, s)
+            else:
+                self.folds.accumulate(body, s)
+        root.emit(self._range(dim.count, dim.constant))
+        for line in body.lines:
+            root.emit(_INDENT + line)
+        for s in folds:
+            self.folds.finish(root, s)
+
+    def _range(self, count: Expr, block: str) -> str:
+        stages = f", num_stages={self.tile.stages}" if self.tile.stages > 1 else ""
+        return f"for start in tl.range(0, {self.frame.size_text(count)}, {block}{stages}):"
+
+    def _eviction(self, load: Load) -> str:
+        """What programs share stays in the cache; what a loop is done with leaves it."""
+        shape = self.frame.shape(load)
+        shared = not any(d.name in shape for d in self.tile.kept) and not any(
+            s in self.tile.single for e in load.index for s in ex.symbols(e)
+        )
+        if not self.loop.folded or load.indirect or not shape:
+            return ""
+        if shared and self.loop.kept:
+            return "evict_last"
+        if self.tile.looped and self.folds.dim.name in shape:
+            return "evict_last" if self.last_use[load] > self.stage else "evict_first"
+        return ""
+
+
+def _last_uses(loop: KernelLoop) -> dict[Load, int]:
+    """The last stage in which each element is loaded at inner points."""
+    found: dict[Load, int] = {}
+    for s in loop.statements:
+        if s.inner:
+            for load in lp.loads(s.value):
+                found[load] = max(found.get(load, 0), s.stage)
+    return found

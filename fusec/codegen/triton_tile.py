@@ -1,0 +1,128 @@
+"""The tile of a Triton program: which axes lie along which of its dimensions.
+
+A program computes a tile of up to two dimensions; each is a range of one linear index over some
+axes, the last the fastest. Axes that no dimension holds are fixed in a program (*single*).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from fusec.ir import expr as ex
+from fusec.ir.expr import Expr, Sym
+
+FOLDED: Final = "r"
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """name: ``x`` or ``y`` (kept axes), ``r`` (folded ones); block: how many points of it a program
+    has at a time, a power of two; looped: a program walks all of it, block by block."""
+
+    name: str
+    axes: tuple[Sym, ...]
+    block: int
+    looped: bool = False
+
+    @property
+    def linear(self) -> Sym:
+        """The index of the dimension as a symbol."""
+        if len(self.axes) == 1:
+            return self.axes[0]
+        made = ex.axis(self.name, self.count)
+        assert isinstance(made, Sym)
+        return made
+
+    @property
+    def constant(self) -> str:
+        """The name of the block's size in the text."""
+        return f"{self.name.upper()}BLOCK"
+
+    @property
+    def count(self) -> Expr:
+        return ex.product(upper(a) for a in self.axes)
+
+    @property
+    def masked(self) -> bool:
+        """Whether some block has points beyond the end."""
+        count = ex.as_int(self.count)
+        return count is None or count % self.block != 0
+
+    @property
+    def programs(self) -> Expr:
+        """How many programs share this dimension."""
+        if self.name == FOLDED:
+            return ex.ONE
+        return ex.floordiv(self.count + (self.block - 1), self.block)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """dims: of a program's tile, in the order of its shape; single: the axes that are fixed in a
+    program, the last the fastest from one program to the next, slower than the dims."""
+
+    dims: tuple[Dim, ...]
+    single: tuple[Sym, ...] = ()
+    warps: int = 4
+    stages: int = 2
+    early: bool = field(default=False)  # load before the first fold what later stages need
+
+    @property
+    def kept(self) -> tuple[Dim, ...]:
+        return tuple(d for d in self.dims if d.name != FOLDED)
+
+    @property
+    def folded(self) -> Dim | None:
+        return next((d for d in self.dims if d.name == FOLDED), None)
+
+    @property
+    def looped(self) -> bool:
+        return self.folded is not None and self.folded.looped
+
+    @property
+    def programs(self) -> Expr:
+        kept = ex.product(d.programs for d in self.kept)
+        return kept * ex.product(upper(a) for a in self.single)
+
+    def dim_of(self, s: Sym) -> Dim | None:
+        return next((d for d in self.dims if s in d.axes or s is d.linear), None)
+
+    def as_linear(self, e: Expr) -> Expr:
+        """An expression in which the walk over all axes of a dimension is its linear index."""
+        for d in self.dims:
+            if len(d.axes) > 1 and any(s in d.axes for s in ex.symbols(e)):
+                e = _as_linear(e, d)
+        return e
+
+    def shape(self, names: frozenset[str]) -> str:
+        """The shape of a value that varies along the dimensions of those names, as text."""
+        sizes = (d.constant if d.name in names else "1" for d in self.dims)
+        return f"[{', '.join(sizes)}]"
+
+    def spread(self, d: Dim) -> str:
+        """What makes of a vector along ``d`` a value of the tile's rank."""
+        if len(self.dims) == 1:
+            return ""
+        return "[" + ", ".join(":" if e is d else "None" for e in self.dims) + "]"
+
+
+def _as_linear(e: Expr, d: Dim) -> Expr:
+    last = next((c for atom, c in ex.linear_terms(e)[1] if atom is d.axes[-1]), None)
+    if last is None:
+        return e
+    walk: Expr = ex.ZERO
+    for axis in d.axes:
+        walk = walk * upper(axis) + axis
+    rest = e - walk * last
+    return e if any(s in d.axes for s in ex.symbols(rest)) else rest + d.linear * last
+
+
+def upper(axis: Sym) -> Expr:
+    assert axis.upper is not None
+    return axis.upper
+
+
+def extent(axes: tuple[Sym, ...]) -> int | None:
+    """How many points axes have together, where that is a constant."""
+    return ex.as_int(ex.product(upper(a) for a in axes))

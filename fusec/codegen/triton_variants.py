@@ -1,0 +1,207 @@
+"""The tiles that are worth trying for a kernel, the best guess first.
+
+Guesses come from what the hardware wants: loads of 16 bytes a thread, a few thousand elements a
+program, enough programs to fill the GPU, a row in registers where it fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from fusec.codegen.triton_order import accesses, contiguous_bytes, step
+from fusec.codegen.triton_tile import FOLDED, Dim, Tile, extent
+from fusec.ir import loop as lp
+from fusec.ir.dtypes import DTYPES
+from fusec.ir.expr import Sym
+from fusec.ir.kernel import KernelLoop
+from fusec.ir.loop import Load
+
+MAX_VARIANTS: Final = 10
+_MOST_PERSISTENT: Final = 1 << 16  # elements of a row that a program keeps
+_SHORT_ROW: Final = 1024  # shorter rows share a program
+_TILE: Final = 2048  # elements of a program with short rows
+_NARROW: Final = 16  # an axis too short for a side of a tile
+_UNKNOWN: Final = 4096  # the guess for an extent known only at the call
+_LANES: Final = 32
+
+
+def tiles(loop: KernelLoop) -> list[Tile]:
+    """At least one, at most `MAX_VARIANTS`, all different."""
+    if not loop.folded:
+        found = _pointwise(loop)
+    elif _is_column(loop):
+        found = _columns(loop)
+    else:
+        found = _rows(loop)
+    return list(dict.fromkeys(found))[:MAX_VARIANTS]
+
+
+# -- pointwise -------------------------------------------------------------------------------------
+
+
+def _pointwise(loop: KernelLoop) -> Iterator[Tile]:
+    axes = loop.axes
+    if not axes:
+        yield Tile((), (), warps=1, stages=1)
+        return
+    lane = _fastest(loop, axes)
+    other = _second(loop, lane)
+    if other is not None:
+        rest = tuple(a for a in axes if a not in (lane, other))
+        for y, x, warps in (
+            (32, 32, 4), (64, 64, 8), (32, 64, 4), (64, 32, 4), (64, 64, 4), (16, 64, 4),
+            (128, 32, 8), (32, 128, 8), (128, 128, 8),
+        ):  # fmt: skip
+            yield Tile((_dim("y", (other,), y), _dim("x", (lane,), x)), rest, warps, 1)
+        return
+    count = extent(axes) or 1 << 24
+    for block, warps in (
+        (1024, 4), (2048, 8), (512, 4), (2048, 4), (1024, 8), (4096, 8), (512, 2), (256, 2),
+    ):  # fmt: skip
+        if block <= 2 * max(count, 128):
+            yield Tile((_dim("x", axes, block),), (), warps, 1)
+    if count < 128:
+        yield Tile((_dim("x", axes, 128),), (), 4, 1)
+
+
+def _fastest(loop: KernelLoop, axes: tuple[Sym, ...]) -> Sym:
+    """The axis along which stores are contiguous; the last one where none are."""
+    for offset, _ in accesses(loop):
+        for axis in reversed(axes):
+            if step(offset, axis) == 1 and (extent((axis,)) or _NARROW) >= _NARROW:
+                return axis
+    return axes[-1]
+
+
+def _second(loop: KernelLoop, lane: Sym) -> Sym | None:
+    """The axis along which accesses that jump along the lane axis are contiguous."""
+    weight: dict[Sym, int] = {}
+    for offset, size in accesses(loop):
+        if step(offset, lane) in (0, 1):
+            continue
+        for axis in loop.axes:
+            if axis is not lane and step(offset, axis) == 1:
+                weight[axis] = weight.get(axis, 0) + size
+    large = [a for a in weight if (extent((a,)) or _NARROW) >= _NARROW]
+    if (extent((lane,)) or _NARROW) < _NARROW:
+        return None
+    return max(large, key=lambda a: weight[a], default=None)
+
+
+# -- folds -----------------------------------------------------------------------------------------
+
+
+def _is_column(loop: KernelLoop) -> bool:
+    """Whether memory is contiguous along the kept axes, not along the folded ones."""
+    if not loop.kept:
+        return False
+    along = contiguous_bytes(loop, loop.inner[-1])
+    across = contiguous_bytes(loop, loop.kept[-1])
+    return across > along and (extent((loop.kept[-1],)) or _NARROW) >= _NARROW
+
+
+def _rows(loop: KernelLoop) -> Iterator[Tile]:
+    count = extent(loop.inner)
+    rows = extent(loop.kept) if loop.kept else 1
+    width = _power(count if count is not None else _UNKNOWN)
+    fits = count is not None and width <= _most_persistent(loop)
+    if fits and width < _SHORT_ROW and loop.kept and rows != 1:
+        yield from _short_rows(loop, width, rows)
+        return
+    if fits:
+        guess = _warps(width // (16 if width < 32768 else 32))
+        early = _loads_later(loop)
+        one = Tile((Dim(FOLDED, loop.inner, width),), loop.kept, guess, 1, early)
+        for warps in (guess, 2 * guess, guess // 2, guess // 4):
+            if 1 <= warps <= 32 and width // (warps * _LANES) <= 256:
+                yield replace(one, warps=warps)
+        if early:
+            yield replace(one, early=False)
+        if width <= 4096 and (rows is None or rows > 1024):
+            for x in (2, 4):
+                dims = (Dim("x", loop.kept, x), Dim(FOLDED, loop.inner, width))
+                if width * x <= 8192:
+                    yield Tile(dims, (), min(16, guess * x), 1, early)
+    if count is None or count > 4096:
+        for block, warps in (
+            (4096, 8), (8192, 8), (8192, 4), (2048, 4), (4096, 4), (8192, 16), (16384, 16),
+            (1024, 4),
+        ):  # fmt: skip
+            if block < 2 * width:
+                dim = Dim(FOLDED, loop.inner, block, looped=True)
+                yield Tile((dim,), loop.kept, warps, 2)
+
+
+def _short_rows(loop: KernelLoop, width: int, rows: int | None) -> Iterator[Tile]:
+    best = max(1, _TILE // width)
+    for x, warps in (
+        (best, 4), (best // 2, 4), (2 * best, 8), (best // 4, 2), (4 * best, 8), (best // 2, 2),
+        (best, 8),
+    ):  # fmt: skip
+        if x >= 1 and (rows is None or x < 2 * rows):
+            if x == 1:
+                yield Tile((Dim(FOLDED, loop.inner, width),), loop.kept, min(warps, 4), 1)
+            else:
+                dims = (Dim("x", loop.kept, x), Dim(FOLDED, loop.inner, width))
+                yield Tile(dims, (), warps, 1)
+    if rows is not None and rows < 2:
+        yield Tile((Dim(FOLDED, loop.inner, width),), loop.kept, 4, 1)
+
+
+def _columns(loop: KernelLoop) -> Iterator[Tile]:
+    """Lanes along a kept axis: a strip of columns a program, down which it walks."""
+    count = extent(loop.inner)
+    height = _power(count if count is not None else _UNKNOWN)
+    lane = loop.kept[-1]
+    rest = loop.kept[:-1]
+    wide = extent((lane,)) or _UNKNOWN
+    for x, r, warps in (
+        (64, 64, 8), (32, 64, 4), (128, 32, 8), (64, 32, 4), (32, 128, 8), (16, 128, 4),
+        (128, 64, 16), (256, 16, 8), (32, 32, 4),
+    ):  # fmt: skip
+        if x >= 2 * _power(wide) and x > 16:
+            continue
+        if count is not None and height <= r:
+            dims = (_dim("x", (lane,), x), Dim(FOLDED, loop.inner, height))
+            yield Tile(dims, rest, min(warps, max(1, x * height // 64)), 1)
+        else:
+            dims = (_dim("x", (lane,), x), Dim(FOLDED, loop.inner, r, looped=True))
+            yield Tile(dims, rest, warps, 2)
+
+
+def _most_persistent(loop: KernelLoop) -> int:
+    """How long a row may be to stay in registers: by the bytes that its loads keep there."""
+    held = sum(
+        DTYPES[load.dtype].size
+        for load in {n: None for s in loop.statements if s.inner for n in lp.loads(s.value)}
+        if load.buffer in loop.buffers
+    )
+    return max(_SHORT_ROW, _power(2 * _MOST_PERSISTENT // max(1, held // 2) + 1) // 2)
+
+
+def _loads_later(loop: KernelLoop) -> bool:
+    """Whether a later stage loads what the first does not, directly."""
+    first = {n for s in loop.statements if s.stage == 0 for n in lp.walk((s.value,))}
+    return any(
+        isinstance(n, Load) and not n.indirect and n not in first
+        for s in loop.statements
+        if s.stage > 0
+        for n in lp.walk((s.value,))
+    )
+
+
+def _dim(name: str, axes: tuple[Sym, ...], block: int) -> Dim:
+    """A dimension whose block is not much longer than the axes."""
+    count = extent(axes)
+    return Dim(name, axes, block if count is None else min(block, _power(count)))
+
+
+def _warps(threads_of_32: int) -> int:
+    return max(1, min(32, _power(max(1, threads_of_32 // _LANES))))
+
+
+def _power(number: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, number - 1).bit_length()

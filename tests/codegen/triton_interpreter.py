@@ -1,0 +1,259 @@
+"""Run generated Triton in Triton's interpreter and compare it with eager and with float64.
+
+A program of its own, since the interpreter has to be asked for before Triton is imported:
+``TRITON_INTERPRET=1 python -m tests.codegen.triton_interpreter FOLDER`` reads cases from standard
+input and writes one line of JSON a case. ``tests.codegen.triton_cases`` is the other side.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from triton.runtime.interpreter import TensorHandle
+
+from fusec.capture.eager import EagerProgram
+from fusec.codegen.gpu import gpu_emitter
+from fusec.codegen.gpu_source import GpuSource, Variant
+from fusec.ir import expr as ex
+from fusec.ir.dtypes import DTYPES
+from fusec.ir.graph import Graph, TensorType
+from fusec.ir.loop import BufferView, Compute, LoopProgram
+from fusec.ir.text import parse_graph
+from fusec.ir.verify_kernel import verify_kernel
+from fusec.lower.lowering import lower
+from fusec.runtime.operators import TORCH_DTYPES
+from fusec.schedule.axes import simplify_axes
+from fusec.schedule.dissolve import dissolve
+from fusec.schedule.groups import Schedule
+from fusec.schedule.kernel_loop import build_kernel_loop, read_outside
+from fusec.schedule.search import schedule
+from fusec.schedule.single import drop_single_folds
+from fusec.schedule.split_folds import split_folds
+
+_LOWER = re.compile(r"\b(f32|bf16|f16)\b")
+_HEAD = """\
+import triton
+import triton.language as tl
+from fusec.codegen.triton_library import *
+from tests.codegen.triton_interpreter import libdevice
+
+
+@triton.jit
+"""
+
+
+class Libdevice:
+    """What libdevice computes, for the interpreter: torch's functions on the values."""
+
+    def __getattr__(self, name: str) -> Callable[..., tl.tensor]:
+        function = getattr(torch, {"rint": "round", "pow": "pow"}.get(name, name))
+
+        def call(*args: Any) -> tl.tensor:
+            given = [a for a in args if isinstance(a, tl.tensor)]
+            dtype = given[0].dtype
+            like = given[0].handle.data.dtype
+            values = [
+                torch.from_numpy(np.array(a.handle.data if isinstance(a, tl.tensor) else a, like))
+                for a in args
+            ]
+            result = function(*values).numpy()
+            kind = tl.block_type(dtype, list(result.shape)) if given_block(given) else dtype
+            return tl.tensor(TensorHandle(result, dtype), kind)
+
+        return call
+
+
+def given_block(args: Sequence[tl.tensor]) -> bool:
+    return any(a.type.is_block() for a in args)
+
+
+libdevice = Libdevice()
+
+
+class Runner:
+    """Runs the kernels of a graph, each in one of its variants."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.modules: dict[str, ModuleType] = {}
+
+    def run(
+        self, grouped: Schedule, inputs: Sequence[torch.Tensor], sizes: dict[str, int], pick: int
+    ) -> list[torch.Tensor]:
+        """The outputs of a program; ``pick`` chooses the variants. Overwrites inputs."""
+        program = grouped.program
+        memory = _allocate(program, inputs, sizes)
+        needed = read_outside(grouped)
+        for position, group in enumerate(grouped.groups):
+            if not isinstance(program.steps[group.members[0]], Compute):
+                raise NotImplementedError("an external call")
+            loop = simplify_axes(build_kernel_loop(program, group, needed[position]))
+            verify_kernel(loop)
+            made = gpu_emitter("sm_90")(loop)
+            assert isinstance(made.kernel, GpuSource)
+            assert GpuSource.from_bytes(made.kernel.to_bytes()) == made.kernel
+            variants = made.kernel.variants
+            numbers = [ex.evaluate(e, sizes) for e in made.sizes]
+            tensors = [memory[b] for b in made.buffers]
+            self.launch(made.kernel, variants[pick % len(variants)], tensors, numbers)
+        results = []
+        for output in program.outputs:
+            assert isinstance(output, BufferView)
+            shape, stride = (
+                [ex.evaluate(e, sizes) for e in p] for p in (output.shape, output.stride)
+            )
+            offset = ex.evaluate(output.offset, sizes)
+            results.append(memory[output.buffer].as_strided(shape, stride, offset))
+        return results
+
+    def launch(
+        self,
+        kernel: GpuSource,
+        variant: Variant,
+        tensors: Sequence[torch.Tensor],
+        sizes: Sequence[int],
+    ) -> None:
+        values = {f"n{i}": n for i, n in enumerate(sizes)}
+        grid = tuple(ex.evaluate(e, values) for e in variant.grid)
+        if 0 in grid:
+            return
+        function = getattr(self._module(variant.source), kernel.name)
+        function[grid](*tensors, *sizes, **dict(variant.constants))
+
+    def _module(self, source: str) -> ModuleType:
+        if source not in self.modules:
+            name = f"kernel{len(self.modules)}"
+            path = self.folder / f"{name}.py"
+            path.write_text(_HEAD + source)
+            spec = importlib.util.spec_from_file_location(name, path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            self.modules[source] = module
+        return self.modules[source]
+
+
+def _allocate(
+    program: LoopProgram, inputs: Sequence[torch.Tensor], sizes: dict[str, int]
+) -> list[torch.Tensor]:
+    memory: list[Any] = [None] * len(program.buffers)
+    for number, tensor in zip(program.inputs, inputs, strict=True):
+        assert isinstance(number, int)
+        memory[number] = tensor
+    for number, buffer in enumerate(program.buffers):
+        if buffer.kind == "alias":
+            memory[number] = memory[buffer.base]
+        elif memory[number] is None:
+            shape = [ex.evaluate(e, sizes) for e in buffer.shape]
+            stride = [ex.evaluate(e, sizes) for e in buffer.stride]
+            count = (
+                1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+                if all(shape)
+                else 0
+            )
+            memory[number] = _poisoned(count, buffer.dtype).as_strided(shape, stride)
+    return memory
+
+
+def _poisoned(count: int, dtype: str) -> torch.Tensor:
+    """Memory whose content shows where nothing was written."""
+    kind = TORCH_DTYPES[dtype]
+    if kind.is_floating_point:
+        return torch.full((count,), float("nan"), dtype=kind)
+    return torch.full((count,), 1 if dtype == "bool" else 77, dtype=kind)
+
+
+def grouped(graph: Graph) -> Schedule:
+    return schedule(split_folds(dissolve(drop_single_folds(lower(graph)))))
+
+
+def make_inputs(graph: Graph, sizes: dict[str, int], seed: int) -> list[torch.Tensor]:
+    """Random tensors of the graph's input types."""
+    rng = torch.Generator().manual_seed(seed)
+    made: list[torch.Tensor] = []
+    for number in graph.inputs:
+        t = graph.nodes[number].type
+        assert isinstance(t, TensorType)
+        shape = [ex.evaluate(e, sizes) for e in t.shape]
+        stride = [ex.evaluate(e, sizes) for e in t.stride]
+        count = (
+            1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if all(shape) else 0
+        )
+        values = torch.randn(count, generator=rng)
+        if DTYPES[t.dtype].is_integer:
+            values = values.abs() * 5 if DTYPES[t.dtype].kind == "uint" else values * 100
+        if t.dtype == "bool":
+            values = values > 0
+        made.append(values.to(TORCH_DTYPES[t.dtype]).as_strided(shape, stride))
+    return made
+
+
+def difference(got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> str:
+    """Nothing, or how a result is worse than twice eager's error or its type's rounding."""
+    if got.dtype != eager.dtype or got.shape != eager.shape:
+        return f"{got.dtype}{list(got.shape)} instead of {eager.dtype}{list(eager.shape)}"
+    if not got.dtype.is_floating_point:
+        return "" if torch.equal(got, eager) else f"{int((got != eager).sum())} values differ"
+    mine, theirs, real = got.double(), eager.double(), exact.double()
+    same = (mine == theirs) | (mine.isnan() & theirs.isnan())
+    info = torch.finfo(got.dtype)
+    error = (mine - real).abs()
+    limit = 2 * (theirs - real).abs() + 4 * info.eps * real.abs() + 4 * info.tiny
+    scale = 2 * (theirs - real).abs().nan_to_num(0, 0, 0).max() if real.numel() else 0
+    wrong = ~same & ~(error <= torch.maximum(limit, torch.as_tensor(scale).double()))
+    if not wrong.any():
+        return ""
+    where = tuple(int(i) for i in wrong.nonzero()[0])
+    return (
+        f"{int(wrong.sum())} wrong; {where}: {got[where]} eager {eager[where]} exact {real[where]}"
+    )
+
+
+def check(runner: Runner, text: str, sizes: dict[str, int], picks: Sequence[int]) -> list[str]:
+    """What is wrong with the variants of a graph's kernels."""
+    graph = parse_graph(text)
+    plan = grouped(graph)
+    found: list[str] = []
+    for pick in picks:
+        mine, theirs, real = (make_inputs(graph, sizes, pick) for _ in range(3))
+        wide = [t.double() if t.is_floating_point() else t for t in real]
+        want = EagerProgram(graph)(list(theirs))
+        exact = EagerProgram(parse_graph(_LOWER.sub("f64", text)))(list(wide))
+        got = runner.run(plan, mine, sizes, pick)
+        for i, (a, b, c) in enumerate(
+            zip([*got, *mine], [*want, *theirs], [*exact, *wide], strict=True)
+        ):
+            wrong = difference(a, b, c)
+            if wrong:
+                found.append(f"variant {pick}, result {i}: {wrong}")
+    return found
+
+
+def main() -> None:
+    runner = Runner(Path(sys.argv[1]))
+    for line in sys.stdin:
+        case = json.loads(line)
+        try:
+            wrong = check(runner, case["text"], case["sizes"], case["picks"])
+        except Exception as error:  # noqa: BLE001 - whatever it is, the case has failed
+            wrong = [f"{type(error).__name__}: {error}"]
+        sys.stdout.write(json.dumps({"name": case["name"], "wrong": wrong}) + "\n")
+
+
+if __name__ == "__main__":
+    # The kernels import this module by its name: let that be the same one.
+    sys.modules["tests.codegen.triton_interpreter"] = sys.modules["__main__"]
+    assert triton.knobs.runtime.interpret, "set TRITON_INTERPRET=1"
+    main()
