@@ -72,7 +72,7 @@ def _strip(nest: Nest, copies: int, count: str) -> list[str]:
         statements = nest.statements(stage, inner=True)
         if not statements:
             continue
-        folds = [s for s in statements if s.fold is not None]
+        folds = [s for s in statements if s.fold is not None and s.fold not in lp.SCANS]
         inside = _strip_loop(nest, sides, statements, folds)
         settle()
         lines += inside
@@ -90,8 +90,10 @@ def _strip_loop(
     body: list[str] = []
     flushes: list[str] = []
     for c, side in enumerate(sides):
+        for s in statements:
+            if s.fold is not None:
+                nest.folds.declare(side, s, 1, f"x{c}")
         for s in folds:
-            nest.folds.declare(side, s, 1, f"x{c}")
             flushes.append(nest.folds.flush(s, 1, f"x{c}"))
         inner = Scope(
             nest.frame, frozenset(nest.layout.inner), side.count, True, side, shift=side.shift

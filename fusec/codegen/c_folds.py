@@ -16,6 +16,7 @@ from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.expr import Expr
 from fusec.ir.kernel import KernelLoop, Statement
+from fusec.ir.loop import SCANS
 
 _LOWEST: Final = {
     "f32": ("-__builtin_inff()", "__builtin_inff()"),
@@ -33,6 +34,7 @@ _LOWEST: Final = {
 
 def identity(fold: str, dtype: str) -> str:
     """The neutral element of a reduction, as C."""
+    fold = SCANS.get(fold, fold)
     if fold in ("sum", "or"):
         return "0"
     if fold in ("prod", "and"):
@@ -85,6 +87,8 @@ class Folds:
         if s.fold in INDEXED:
             scope.emit(f"long i{self.numbers[s.buffer]} = -1;")
             return
+        if s.fold in SCANS:
+            return
         if self._compensated(s):
             scope.emit(f"{kind} e{self.total(s, tag)} = {self._neutral(s)};")
         for copy in range(copies):
@@ -105,8 +109,25 @@ class Folds:
                 "lt_i32", frame.call("iota_i32", "0"), frame.call("splat_i32", scope.count)
             )
             value = self._masked(inside, value, s)
+        if s.fold in SCANS:
+            self._scan(scope, s, value, tag)
+            return
         name = f"{self.partial(s, copy)}{tag}"
         scope.emit(f"{name} = {frame.call(combine(s.fold or '', dtype), name, value)};")
+
+    def _scan(self, scope: Scope, s: Statement, value: str, tag: str) -> None:
+        """The running result becomes a known value of the body; the total is its last lane."""
+        frame, dtype = self.frame, self.dtype(s)
+        fold, total, name = SCANS[s.fold or ""], self.total(s, tag), frame.fresh()
+        along = self.across_lanes and frame.lanes > 1
+        if along:
+            value = frame.call(f"scan_{fold}_{dtype}", value)
+        scope.emit(
+            f"{vector_type(dtype)} {name} = {frame.call(combine(fold, dtype), total, value)};"
+        )
+        last = frame.call(splat(dtype), f"{name}[{frame.lanes - 1}]") if along else name
+        scope.emit(f"{total} = {last};")
+        scope.known[lp.reduced(s.buffer, self.loop.results[s.buffer])] = name
 
     def _masked(self, inside: str, value: str, s: Statement) -> str:
         frame, dtype = self.frame, self.dtype(s)

@@ -124,10 +124,13 @@ class _Rows:
 
     def _row_loop(self, scope: Scope, statements: list[Statement], blocked: bool) -> None:
         layout = self.layout
-        folds = [s for s in statements if s.fold is not None and not s.across]
+        folds = [
+            s for s in statements if s.fold is not None and s.fold not in lp.SCANS and not s.across
+        ]
         copies = layout.copies if folds else 1
-        for s in folds:
-            self.folds.declare(scope, s, copies)
+        for s in statements:
+            if s in folds or s.fold in lp.SCANS:
+                self.folds.declare(scope, s, copies)
         ranges = self._ranges(layout.inner, blocked)
         if layout.axis is None:
             lines = self._body(scope, statements, [0], scope.count)

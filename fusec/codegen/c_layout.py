@@ -100,7 +100,10 @@ def _lane_axis(loop: KernelLoop) -> Sym | None:
     best: tuple[float, int] | None = None
     choice: Sym | None = None
     reached = list(accesses(loop))
+    last = max((i for i, a in enumerate(loop.axes) if a in loop.folded), default=-1)
     for position, axis in enumerate(loop.axes if loop.carried is None else loop.inner):
+        if loop.scans and axis in loop.folded and position != last:
+            continue  # a scan walks its axes in order
         score = 0.0
         for offset, size in reached:
             step = _step(offset, axis)
@@ -117,6 +120,8 @@ def _lane_axis(loop: KernelLoop) -> Sym | None:
 def _is_panel(loop: KernelLoop, axis: Sym, strip: int) -> bool:
     """Whether one stage of folds over rows wider than a strip fits in arrays of results."""
     width = extent_of(axis)
+    if loop.scans:
+        return False
     later = any(s.inner and s.stage for s in loop.statements)
     if width is None or width <= strip or later or not any(a is not axis for a in loop.kept):
         return False
@@ -161,7 +166,7 @@ def _lanes(loop: KernelLoop, isa: str, axis: Sym) -> int:
 
 def _copies(loop: KernelLoop, axis: Sym, lanes: int) -> int:
     """Several independent partial results hide the latency of adding up."""
-    if not loop.folded:
+    if not loop.folded or (loop.scans and axis in loop.folded):
         return 1
     operations = sum(
         sum(isinstance(n, Op) for n in lp.walk((s.value,))) for s in loop.statements if s.inner

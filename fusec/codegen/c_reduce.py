@@ -1,4 +1,5 @@
-"""C functions that reduce a vector to one scalar: hsum_ hprod_ hmin_ hmax_ hany hall.
+"""C functions that reduce a vector to one scalar: hsum_ hprod_ hmin_ hmax_ hany hall; scans of the
+lanes: scan_sum_ scan_prod_.
 
 The lanes are folded in halves, so the order of a float sum is fixed by the lane count alone.
 """
@@ -19,6 +20,11 @@ def functions(shape: Shape) -> dict[str, str]:
             found[full] = function(
                 ctype(dtype), full, f"v{dtype} a", _fold(shape, dtype, f"{op}_{dtype}")
             )
+    for dtype in (*FLOATS, "i64", "i32"):
+        for scan, op, neutral in (("sum", "add", "0"), ("prod", "mul", "1")):
+            full = f"scan_{scan}_{dtype}"
+            body = _scan(shape, dtype, f"{op}_{dtype}", f"splat_{dtype}({neutral})")
+            found[full] = function(f"v{dtype}", full, f"v{dtype} a", body)
     found["hany"] = function("int", "hany", "vmask a", _any(shape, "i32", "hany"))
     found["hall"] = function("int", "hall", "vmask a", "return !hany(~a);")
     found["any_f32"] = function("int", "any_f32", "vi32 a", "return hany(a);")
@@ -39,6 +45,22 @@ def _fold(shape: Shape, dtype: str, combine: str) -> str:
         steps.append(f"a = {combine}(a, __builtin_shuffle(a, {index}));")
         distance //= 2
     return " ".join(steps) + " return a[0];"
+
+
+def _scan(shape: Shape, dtype: str, combine: str, neutral: str) -> str:
+    """Each lane becomes the fold of the lanes up to it (Hillis and Steele, 1986)."""
+    if shape.scalar:
+        return "return a;"
+    steps = [f"v{dtype} e = {neutral};"]
+    distance = 1
+    while distance < shape.lanes:
+        order = shape.each(
+            lambda lane, d=distance: str(lane - d if lane >= d else shape.lanes + lane)  # type: ignore[misc]
+        )
+        index = f"(v{bits_of(dtype)}){{{order}}}"
+        steps.append(f"a = {combine}(__builtin_shuffle(a, e, {index}), a);")
+        distance *= 2
+    return " ".join(steps) + " return a;"
 
 
 def _any(shape: Shape, dtype: str, name: str) -> str:

@@ -4,6 +4,11 @@ The nest runs over ``axes``; ``folded`` are the ones that reductions run over. S
 stages: stage k may use the results of reductions of stages below k. An *inner* statement happens at
 every point of the nest, an outer one at every point of the kept axes.
 
+A *scan* is an inner statement whose fold is a scan (``cumsum``, ``cumprod``). It folds over all
+folded axes in their order; its result up to and with a point can be used at that point, by inner
+statements of the same stage that come after it, and nowhere else. So one walk over the folded axes
+computes, scans and uses.
+
 A nest can fold rows and columns in one pass: ``carried`` is a kept axis whose points one program
 (or thread) visits in order, and a fold ``across`` it has a result for each point of all other axes,
 the folded ones included. Norms' backward passes are of this kind: each row needs sums over itself,
@@ -58,6 +63,10 @@ class KernelLoop:
     buffers: dict[int, Argument]
     results: dict[int, str]
     carried: Sym | None = None
+
+    @property
+    def scans(self) -> bool:
+        return any(s.fold in lp.SCANS for s in self.statements)
 
     @property
     def kept(self) -> tuple[Sym, ...]:

@@ -1,8 +1,9 @@
 """LoopProgram: computations as loops over typed buffers. Loops are data, never closures.
 
 A `Compute` fills one buffer: for every point of its axes it evaluates a `Scalar`, a tree of loads,
-constants and operations, and stores it, or folds it over its reduction axes first. Everything that
-has no loop form is an `External` call to ATen. Scalars are interned, so equal subtrees are one
+constants and operations, and stores it, or folds it over its reduction axes first. A *scan* keeps
+every intermediate result of a fold: the axis that it folds is an axis of its output too. Everything
+that has no loop form is an `External` call to ATen. Scalars are interned, so equal subtrees are one
 object and common subexpressions cost nothing to find.
 
 Values have *compute* types (see `fusec.ir.dtypes`): a load of bf16 yields f32. What a half
@@ -76,7 +77,8 @@ class Op(Scalar):
 
 
 class Reduced(Scalar):
-    """Inside a kernel: the finished result of a reduction that the same kernel computes."""
+    """Inside a kernel: the finished result of a reduction that the same kernel computes; of a scan,
+    its result up to and with the point at hand."""
 
     __slots__ = ("buffer",)
     buffer: int
@@ -331,14 +333,24 @@ class BufferView:
     offset: Expr
 
 
+SCANS: Final = {"cumsum": "sum", "cumprod": "prod"}
+"""What a scan folds with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """``op``: sum, prod, min, max, or, and, argmax, argmin. ``axes`` are folded, in order;
-    ``order`` is all axes, kept and folded, as they lie in the tensor that is reduced."""
+    """``op``: sum, prod, min, max, or, and, argmax, argmin; or a scan: cumsum, cumprod. ``axes``
+    are folded, in order; ``order`` is all axes, kept and folded, as they lie in the tensor that is
+    reduced. A scan folds one axis, which its output has as well: the result at a point is the fold
+    of the values up to and with that point."""
 
     op: str
     axes: tuple[Sym, ...]
     order: tuple[Sym, ...]
+
+    @property
+    def scans(self) -> bool:
+        return self.op in SCANS
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from fusec.ir.expr import Expr, Sym, symbols
 from fusec.ir.kernel import KernelLoop, Statement, linear
 from fusec.ir.loop import Index, Load, Reduced
 
-FOLDS = frozenset("sum prod min max or and argmax argmin".split())
+FOLDS = frozenset("sum prod min max or and argmax argmin".split()) | set(lp.SCANS)
 
 
 def verify_kernel(loop: KernelLoop) -> None:
@@ -20,9 +20,13 @@ def verify_kernel(loop: KernelLoop) -> None:
         raise VerifyError("a kernel folds an axis that it does not have")
     if loop.carried is not None and loop.carried not in loop.kept:
         raise VerifyError("a kernel carries results along an axis that it does not keep")
+    if loop.carried is not None and loop.scans:
+        raise VerifyError("a kernel scans rows whose columns it folds")
     ready = _results(loop)
     across = {s.buffer for s in loop.statements if s.across and s.fold is not None}
+    scanned: dict[int, int] = {}  # scan → its stage, once it is behind us
     stored: set[int] = set()
+    scans = {s.buffer for s in loop.statements if s.fold in lp.SCANS}
     for number, s in enumerate(loop.statements):
         where = f"statement {number} (b{s.buffer})"
         _verify_target(loop, s, stored, where)
@@ -38,8 +42,13 @@ def verify_kernel(loop: KernelLoop) -> None:
             elif isinstance(node, Reduced):
                 if node.buffer not in ready:
                     raise VerifyError(f"{where}: b{node.buffer} is no reduction of this kernel")
-                if s.stage < ready[node.buffer]:
+                if node.buffer in scans:
+                    if not s.inner or scanned.get(node.buffer) != s.stage:
+                        raise VerifyError(f"{where}: uses the scan b{node.buffer} elsewhere")
+                elif s.stage < ready[node.buffer]:
                     raise VerifyError(f"{where}: uses b{node.buffer} before it is complete")
+        if s.fold in lp.SCANS:
+            scanned[s.buffer] = s.stage
     _verify_memory(loop, stored)
 
 

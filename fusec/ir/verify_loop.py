@@ -13,6 +13,7 @@ from fusec.ir.loop import (
     Load,
     LoopProgram,
     Op,
+    Reduction,
     Scalar,
     external_reads,
     walk,
@@ -33,6 +34,8 @@ def verify_program(program: LoopProgram) -> None:
         if isinstance(step, Compute):
             where = f"step {number} (b{step.output})"
             axes = set(step.axes) | set(step.reduction.axes if step.reduction else ())
+            if step.reduction is not None:
+                _verify_fold(step.axes, step.reduction, where)
             if len(step.axes) != len(program.buffers[step.output].shape):
                 raise VerifyError(f"{where}: {len(step.axes)} axes for a buffer of another rank")
             _verify_scalar(step.value, axes, sizes, program, written, where)
@@ -52,6 +55,14 @@ def verify_program(program: LoopProgram) -> None:
     for output_view in program.outputs:
         if isinstance(output_view, BufferView) and output_view.buffer not in written:
             raise VerifyError(f"the program returns b{output_view.buffer}, which nothing writes")
+
+
+def _verify_fold(axes: tuple[Sym, ...], fold: Reduction, where: str) -> None:
+    if fold.scans:
+        if len(fold.axes) != 1 or fold.axes[0] not in axes or fold.order != axes:
+            raise VerifyError(f"{where}: scans something else than one axis of its output")
+    elif not set(axes).isdisjoint(fold.axes) or set(fold.order) != {*axes, *fold.axes}:
+        raise VerifyError(f"{where}: folds axes that its output has, or loses some")
 
 
 def _verify_scalar(

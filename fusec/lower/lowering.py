@@ -25,6 +25,7 @@ from fusec.lower.pointwise import POINTWISE
 from fusec.lower.random import DRAWING, RANDOM
 from fusec.lower.reductions import REDUCTIONS
 from fusec.lower.rules import Rule
+from fusec.lower.scans import SCANNING
 from fusec.lower.strided import STRIDED
 from fusec.lower.view import View, as_buffer_view, view_axes, whole
 from fusec.lower.views import MOVING, VIEWS
@@ -39,11 +40,12 @@ RULES: Final[dict[str, Rule]] = {
     **STRIDED,
     **RANDOM,
     **FOREACH,
+    **SCANNING,
 }
 
 # Done better by a library than by loops of ours; not counted as missing. Scatters with
-# accumulation are here because ATen's are deterministic on a CPU; windows, scans and sorts because
-# loops of ours would not be faster.
+# accumulation are here because ATen's are deterministic on a CPU; windows and sorts because loops
+# of ours would not be faster.
 LIBRARY: Final = frozenset(
     f"aten.{name}"
     for name in (
@@ -63,7 +65,7 @@ LIBRARY: Final = frozenset(
         "grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward "
         "im2col col2im reflection_pad1d_backward reflection_pad2d_backward "
         "reflection_pad3d_backward replication_pad2d_backward replication_pad3d_backward "
-        "cumsum cumprod cummax cummin logcumsumexp histc bincount searchsorted bucketize "
+        "cummax cummin logcumsumexp histc bincount searchsorted bucketize "
         "median nanmedian kthvalue mode addmv addbmm addr _cdist_forward _cdist_backward "
         "_pdist_forward _pdist_backward _trilinear _grouped_mm _ctc_loss _ctc_loss_backward "
         "mm addmm bmm baddbmm mv dot linear convolution convolution_backward _int_mm _scaled_mm "

@@ -199,10 +199,8 @@ def _same_layout(step: Compute, load: Load) -> bool:
 
 def _amplified(step: Compute, consumer: Compute) -> bool:
     """Whether the consumer visits more points than the producer has elements."""
-    visits = [a.upper for a in consumer.axes]
-    if consumer.reduction is not None:
-        visits += [a.upper for a in consumer.reduction.axes]
-    many = ex.product(v for v in visits if v is not None)
+    order = consumer.axes if consumer.reduction is None else consumer.reduction.order
+    many = ex.product(a.upper for a in order if a.upper is not None)
     few = ex.product(a.upper for a in step.axes if a.upper is not None)
     a, b = ex.as_int(many), ex.as_int(few)
     if a is not None and b is not None:

@@ -77,14 +77,14 @@ def build_kernel_loop(program: LoopProgram, group: Group, needed: Collection[int
             statements.append(
                 Statement(step.output, at, value, step.reduction.op, True, stage, across)
             )
-            stage_of[step.output] = stage + 1
+            scans = step.reduction.scans
+            stage_of[step.output] = stage + (not scans)
             results[step.output] = compute
             result = lp.reduced(step.output, buffer.dtype)
             inlined[step.output] = result
             if step.output in needed:
-                statements.append(
-                    Statement(step.output, at, result, None, across, stage + 1, across)
-                )
+                inner, ready = across or scans, stage_of[step.output]
+                statements.append(Statement(step.output, at, result, None, inner, ready, across))
         else:
             inlined[step.output] = value
             if step.output in needed:

@@ -266,7 +266,8 @@ class Partition:
             step = self.program.steps[member]
             assert isinstance(step, Compute)
             if step.output in reads:
-                stage = max(stage, at + (step.reduction is not None))
+                complete = step.reduction is not None and not step.reduction.scans
+                stage = max(stage, at + complete)
         return stage
 
     def _dead(self, group: Placed) -> bool:
@@ -285,6 +286,20 @@ class Partition:
             ):
                 return False  # not used yet
         return True
+
+    def _running(self, group: Placed) -> dict[int, int]:
+        """Buffers of a group whose values follow from running results of scans, with the stage in
+        which these run by."""
+        found: dict[int, int] = {}
+        for member, stage in zip(group.members, group.stages, strict=True):
+            step = self.program.steps[member]
+            assert isinstance(step, Compute)
+            fold = step.reduction
+            if fold is not None and not fold.scans:
+                continue
+            if fold is not None or not self.dependencies.reads[member].isdisjoint(found):
+                found[step.output] = stage
+        return found
 
     def _time_of(self, index: int) -> float:
         group = self.groups[index]
@@ -348,6 +363,10 @@ class Partition:
             _searches(self.program.steps[m]) for m in group.members if m not in group.outer
         ):
             return "a search for a position runs one element at a time", None
+        running = self._running(group)
+        used = [running[b] for b in self.dependencies.reads[number] if b in running]
+        if used and any(stage != self._stage_in(group, number) for stage in used):
+            return "needs running results and finished ones at once", None
         if not self._same_points(group, number, step, *fit):
             return "reads what the kernel makes at other points of the loops", None
         if self._overwrites(group, step):
@@ -370,6 +389,8 @@ class Partition:
         for each in steps:
             if _searches(each):
                 return "a search for a position runs one element at a time"
+            if each.reduction is not None and each.reduction.scans:
+                return "a scan of rows leaves no room for results of columns"
             if folds_across(each, space):
                 carried.add(each.output)
         if any(load.buffer in carried for each in steps for load in lp.loads(each.value)):
@@ -393,7 +414,8 @@ class Partition:
             if isinstance(other, Compute) and other.output in made:
                 own = place(other, space, outer=member in group.outer)
                 stores[other.output] = tuple(own[a] for a in other.axes)
-                if outer and member not in group.outer and other.reduction is None:
+                inside = other.reduction is None or other.reduction.scans
+                if outer and member not in group.outer and inside:
                     return False  # a value of inner points, wanted at an outer one
         for load in lp.loads(step.value):
             if load.buffer in stores:

@@ -122,7 +122,7 @@ def _verify_points(program: LoopProgram, group: Group) -> None:
                     f"{where}: reads b{load.buffer} at other points than it is made"
                 )
         stores[step.output] = tuple(mapping[a] for a in step.axes)
-        if not outer and step.reduction is None:
+        if not outer and (step.reduction is None or step.reduction.scans):
             per_point.add(step.output)
         if folds_across(step, group.space):
             across.add(step.output)

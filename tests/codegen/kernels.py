@@ -122,4 +122,17 @@ return
 %4 = call aten.where.self(%1, %2, %3): f64[8, 4]
 return %4
 """,
+    "scan_rows": """\
+%0 = input "x": f32[20, 131]
+%1 = call aten.exp.default(%0): f32[20, 131]
+%2 = call aten.cumsum.default(%1, 1): f32[20, 131]
+%3 = call aten.mul.Tensor(%2, %0): f32[20, 131]
+return %3
+""",
+    "scan_columns": """\
+%0 = input "x": i64[40, 35]
+%1 = call aten.cumprod.default(%0, 0): i64[40, 35]
+%2 = call aten.add.Tensor(%1, 1): i64[40, 35]
+return %2
+""",
 }

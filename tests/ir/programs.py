@@ -30,7 +30,7 @@ symbol s0 in [2, 1024]
 %10 = call aten.add.Tensor(%6, %1): f32[8, 8]
 %11 = call aten.mm.default(%10, %10): f32[8, 8]
 %12 = call aten.copy_.default(%3, %11): f32[8, 8]
-%13 = call aten.cumsum.default(%0, 0): f32[s0, 8]
+%13 = call aten.logcumsumexp.default(%0, 0): f32[s0, 8]
 return %9, %4, %13, <s0 + 1>, none
 """
 
