@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 
+from fusec.attention import operators as attention_operators  # noqa: F401 -- registers them
 from fusec.errors import LoadError
 from fusec.ir.graph import Attr
 
