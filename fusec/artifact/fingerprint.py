@@ -20,12 +20,13 @@ import msgpack
 from fusec.errors import WireError
 from fusec.options import Options, Target
 
-KINDS: Final = ("front", "graph", "kernel")
+KINDS: Final = ("front", "graph", "kernel", "tuning")
 MAX_ENTRIES: Final = 64
 
 # The stages whose code decides what an artifact is: a change anywhere else keeps a fleet warm.
 # Paths below the package; a folder stands for all Python files in it.
 TOOLCHAIN_SOURCES: Final = (
+    "attention/operators.py",  # graphs call them by name
     "codegen",
     "ir",
     "lower",
@@ -35,7 +36,7 @@ TOOLCHAIN_SOURCES: Final = (
 )
 # What decides which graphs a model becomes and how they are called: in front keys alone. A graph
 # speaks for itself, so a change here makes AOTAutograd run again, and no graph compile again.
-CAPTURE_SOURCES: Final = ("capture",)
+CAPTURE_SOURCES: Final = ("attention/attend.py", "capture")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import torch
 
 from fusec.capture import decompositions, seams
 from fusec.capture.export import Exported, export
+from fusec.capture.rewrite import rewrite
 from fusec.faults import contained
 from fusec.ir.graph import Graph
 from fusec.trace import Recorder
@@ -116,7 +117,7 @@ def trace(
 
     with recorder.span("trace"):
         fn = seams.aot_module(
-            gm,
+            rewrite(gm),
             example_inputs,
             forward=compiler("forward"),
             backward=compiler("backward"),

@@ -24,7 +24,7 @@ from torch._guards import TracingContext
 from torch._ops import HigherOrderOperator as HigherOrderOperator
 from torch._ops import OpOverload as OpOverload
 from torch._ops import OpOverloadPacket as OpOverloadPacket
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.symbol import SymT, symbol_is_type
@@ -44,6 +44,11 @@ def disable(fn: Callable_) -> Callable_:
 def no_modes() -> AbstractContextManager[Any]:
     """Real tensors stay real inside: no fake tensors, no functionalisation."""
     return _disable_current_modes()
+
+
+def fake_mode() -> AbstractContextManager[Any]:
+    """Tensors made inside are fake: a device, a dtype and sizes, without memory."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -77,6 +82,17 @@ def compiled_autograd_active() -> bool:
         or getattr(compiled_autograd, "in_compiled_autograd_region", False)
         or getattr(compiled_autograd, "compiled_autograd_enabled", False)
     )
+
+
+def copy_graph(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A graph module with a graph of its own over the same attributes."""
+    graph = torch.fx.Graph()
+    outputs = graph.graph_copy(gm.graph, {})
+    last = graph.output(outputs)
+    last.meta.update(next(n for n in gm.graph.nodes if n.op == "output").meta)
+    made = torch.fx.GraphModule(gm, graph)
+    made.meta.update(gm.meta)
+    return made
 
 
 # -- Symbolic shapes --------------------------------------------------------------------------
@@ -114,6 +130,13 @@ def ranges_in(env: Any) -> Callable[[Any], tuple[int | None, int | None]]:
 def guards_in(env: Any) -> tuple[Any, ...]:
     """The guards of a ShapeEnv as sympy expressions."""
     return tuple(guard.expr for guard in env.guards)
+
+
+def surely_equal(a: Any, b: Any) -> bool:
+    """Whether two sizes are equal by what is known already; adds no guard."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(a == b))
 
 
 def shape_promises() -> tuple[int, ...]:

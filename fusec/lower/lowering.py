@@ -76,6 +76,8 @@ LIBRARY: Final = frozenset(
         "_scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward "
         "_fft_c2c _fft_r2c _fft_c2r sort topk"
     ).split()
+) | frozenset(
+    f"fusec.attention{suffix}" for suffix in ("", "_training", "_dropout", "_backward")
 )
 
 

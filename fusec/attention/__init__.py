@@ -1,0 +1,1 @@
+"""Attention as one operation: the operators, what computes them, and how calls become them."""
