@@ -7,13 +7,13 @@ from typing import Final
 
 from fusec.codegen.gpu_source import GpuSource, Variant
 from fusec.codegen.host import Emitted
+from fusec.codegen.triton_constants import fold_constants
 from fusec.codegen.triton_kernel import emit_text
 from fusec.codegen.triton_names import kernel_name
 from fusec.codegen.triton_ops import POINTERS
 from fusec.codegen.triton_order import order_axes
 from fusec.codegen.triton_tile import Tile, upper
 from fusec.codegen.triton_variants import tiles
-from fusec.errors import CodegenError
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.expr import Expr, Sym
@@ -26,9 +26,7 @@ def gpu_emitter(isa: str) -> Callable[[KernelLoop], Emitted]:
     """The code generator for one GPU architecture (``sm_90``, ``gfx942``)."""
 
     def emit(loop: KernelLoop) -> Emitted:
-        if loop.carried is not None:
-            raise CodegenError("no Triton for folds across rows and columns in one pass")
-        ordered = order_axes(loop)
+        ordered = order_axes(fold_constants(loop))
         sizes = _sizes(ordered)
         found = tiles(ordered)
         kind = "poi" if not ordered.folded else "red" if found[0].looped else "per"

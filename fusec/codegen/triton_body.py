@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fusec.codegen.triton_expr import is_wide, triton_condition, triton_expr, triton_operand
-from fusec.codegen.triton_ops import TYPED, constant, conversion, operation, typed
+from fusec.codegen.triton_ops import TYPED, constant, conversion, operation, reciprocal, typed
 from fusec.codegen.triton_tile import FOLDED, Dim, Tile, upper
 from fusec.errors import CodegenError
 from fusec.ir import expr as ex
@@ -37,6 +37,8 @@ class Frame:
     buffers: dict[int, Argument]
     names: dict[int, str]  # buffer → pointer
     precise: frozenset[Scalar]  # values that have to be as good as their types
+    across: frozenset[int]  # reductions over the carried axis
+    scans: frozenset[int]  # those with a result at every point
     eviction: Callable[[Load], str]  # the policy of a load, or nothing
     sizes: tuple[Sym, ...]
     shapes: dict[Scalar, Shape] = field(default_factory=dict)
@@ -74,7 +76,10 @@ class Frame:
             parts = [*node.index, *([node.guard] if node.guard is not None else [])]
             return _SCALAR.union(*(self.shape_of(e) for e in parts))
         if isinstance(node, Reduced):
-            return frozenset(d.name for d in self.tile.kept)
+            here = {d.name for d in self.tile.dims}
+            if node.buffer in self.across:
+                return frozenset(here & {FOLDED})
+            return frozenset(here if node.buffer in self.scans else here - {FOLDED})
         return _SCALAR
 
 
@@ -93,26 +98,22 @@ class Scope:
         self.lines.append(line)
 
     def value(self, root: Scalar) -> str:
-        """The name of a value, or a constant, computed here or around here."""
+        """The name of a value, computed here or around here; the text of a constant."""
         for node in lp.walk((root,)):
             if not isinstance(node, Const) and self._find(node) is None:
                 home = self._home(node)
                 home.known[node] = home._compute(node)
         if isinstance(root, Const):
-            return constant(root)
+            return typed(root)
         found = self._find(root)
         assert found is not None
         return found.known[root]
 
-    def tensor(self, root: Scalar) -> str:
-        """As `value`, but a constant has its type too."""
-        return typed(root) if isinstance(root, Const) else self.value(root)
-
     def whole(self, root: Scalar, shape: Shape) -> str:
         """A value in a shape that it may not fill."""
         if self.frame.shape(root) == shape:
-            return self.tensor(root)
-        return f"tl.broadcast_to({self.tensor(root)}, {self.frame.tile.shape(shape)})"
+            return self.value(root)
+        return f"tl.broadcast_to({self.value(root)}, {self.frame.tile.shape(shape)})"
 
     def _find(self, node: Scalar) -> Scope | None:
         scope: Scope | None = self
@@ -150,14 +151,19 @@ class Scope:
         assert isinstance(node, Op)
         if node.name == "cast":
             source = node.args[0]
-            return conversion(self.tensor(source), source.dtype, node.dtype)
-        only_constants = all(isinstance(a, Const) for a in node.args)
-        give = self.tensor if only_constants or node.name in TYPED else self.value
-        args = [give(a) for a in node.args]
+            return conversion(self.value(source), source.dtype, node.dtype)
+        name, operands = node.name, node.args
+        inverse = reciprocal(operands[1]) if name == "div" else None
+        if inverse is not None:
+            name, operands = "mul", (operands[0], inverse)
+        plain = name not in TYPED and not all(isinstance(a, Const) for a in operands)
+        args = [
+            constant(a, name) if plain and isinstance(a, Const) else self.value(a) for a in operands
+        ]
         return operation(
-            node.name,
+            name,
             node.dtype,
-            node.args[-1].dtype,
+            operands[-1].dtype,
             args,
             self.frame.isa,
             precise=node in self.frame.precise,
@@ -205,6 +211,8 @@ class Scope:
         if dim is not None:
             return self._decode(dim.name, dim.axes, s)
         single = self.frame.tile.single
+        if s is self.frame.tile.row:
+            return "row"
         if s in single:
             return self._decode(self.frame.single, single, s)
         raise CodegenError(f"the axis {s.name} is not in scope")
@@ -278,7 +286,7 @@ class Scope:
 
     def _load(self, node: Load) -> str:
         frame = self.frame
-        bound = {s: (self.tensor(value), frame.shape(value)) for s, value in node.indirect}
+        bound = {s: (self.value(value), frame.shape(value)) for s, value in node.indirect}
         guard = None if node.guard is None else self._guard(node.guard, bound)
         shape = frame.shape(node)
         arguments = [self._pointer(node.buffer, node.index, bound, shape)]
@@ -303,7 +311,10 @@ class Scope:
     def store(self, buffer: int, index: tuple[Expr, ...], value: Scalar, shape: Shape) -> None:
         """Write a value at every point of a shape."""
         frame = self.frame
-        name = self.value(lp.cast(value, frame.buffers[buffer].dtype))
+        dtype = frame.buffers[buffer].dtype
+        if isinstance(value, Op) and value.name == f"round_{dtype}":
+            value = value.args[0]  # to store it is to round it
+        name = self.value(lp.cast(value, dtype))
         arguments = [self._pointer(buffer, index, {}, shape), name]
         mask = self._mask(shape, None)
         if mask:
@@ -319,10 +330,6 @@ def dim_lines(frame: Frame, d: Dim, start: str) -> list[str]:
     if d.masked:
         lines.append(f"{d.name}mask = {d.name} < {frame.size_text(d.count)}")
     return lines
-
-
-def is_folded(shape: Shape) -> bool:
-    return FOLDED in shape
 
 
 def _symbols(node: Scalar) -> set[Sym]:

@@ -44,19 +44,15 @@ def identity(fold: str, dtype: str) -> str:
 
 
 class Folds:
-    """Writes the reductions of a kernel over its folded dimension."""
+    """Writes the reductions of a kernel over one dimension of its tile; None: over a loop that
+    leaves nothing to reduce after it."""
 
-    def __init__(self, loop: KernelLoop, frame: Frame) -> None:
+    def __init__(self, loop: KernelLoop, frame: Frame, dim: Dim | None) -> None:
         self.loop = loop
         self.frame = frame
+        self.dim = dim
         self.numbers = {buffer: k for k, buffer in enumerate(loop.results)}
         self.whole: Shape = frozenset(d.name for d in frame.tile.dims)
-
-    @property
-    def dim(self) -> Dim:
-        found = self.frame.tile.folded
-        assert found is not None
-        return found
 
     def dtype(self, s: Statement) -> str:
         return s.value.dtype if s.fold in INDEXED else self.loop.results[s.buffer]
@@ -66,7 +62,9 @@ class Folds:
     def fold(self, scope: Scope, s: Statement) -> None:
         """Reduce a value over the tile; the result becomes a known value of the scope."""
         value = self._inside(scope, s)
-        if s.fold in INDEXED:
+        if s.fold in lp.SCANS:
+            self._scan(scope, s, value)
+        elif s.fold in INDEXED:
             self._finish_index(scope, s, value, self._positions())
         else:
             self._finish(scope, s, value)
@@ -75,8 +73,13 @@ class Folds:
 
     def declare(self, scope: Scope, s: Statement) -> None:
         """Partial results at their neutral values."""
-        shape = self.frame.tile.shape(self.whole)
         dtype = self.dtype(s)
+        if s.fold in lp.SCANS:
+            shape = self.frame.tile.shape(self._kept()) if len(self.whole) > 1 else "[]"
+            neutral = identity(lp.SCANS[s.fold], dtype)
+            scope.emit(f"{self.partial(s)} = tl.full({shape}, {neutral}, {TYPES[dtype]})")
+            return
+        shape = self.frame.tile.shape(self.whole)
         neutral = identity(s.fold or "", dtype)
         scope.emit(f"{self.partial(s)} = tl.full({shape}, {neutral}, {TYPES[dtype]})")
         if s.fold in INDEXED:
@@ -93,11 +96,19 @@ class Folds:
             )
             return
         value = self._inside(scope, s)
+        if s.fold in lp.SCANS:
+            fold = lp.SCANS[s.fold]
+            self._scan(scope, s, value, carry=name)
+            value = self._reduce(fold, self.dtype(s), value)
+            scope.emit(f"{name} = {_UPDATE[fold].format(a=name, v=value)}")
+            return
         scope.emit(f"{name} = {self._update(s, name, value)}")
 
     def finish(self, scope: Scope, s: Statement) -> None:
         """Reduce the partial results."""
         name = self.partial(s)
+        if s.fold in lp.SCANS:
+            return
         if s.fold in INDEXED:
             self._finish_index(scope, s, name, f"{name}_at")
         else:
@@ -118,35 +129,42 @@ class Folds:
         dtype = self.dtype(s)
         value = s.value if s.fold in INDEXED else lp.cast(s.value, dtype)
         text = scope.whole(value, self.whole)
-        if self.dim.masked and not (s.fold in ("sum", "or") and self._zero_outside(value)):
-            text = f"tl.where({self.dim.name}mask, {text}, {identity(s.fold or '', dtype)})"
+        dim = self.dim
+        if dim is not None and dim.masked:
+            neutral = identity(lp.SCANS.get(s.fold or "", s.fold or ""), dtype)
+            if s.fold not in ("sum", "or") or not self._zero_outside(value, dim):
+                text = f"tl.where({dim.name}mask, {text}, {neutral})"
         if text.isidentifier():
             return text
         name = self.frame.fresh()
         scope.emit(f"{name} = {text}")
         return name
 
-    def _zero_outside(self, node: Scalar) -> bool:
+    def _zero_outside(self, node: Scalar, dim: Dim) -> bool:
         """Whether a value is known to be 0 beyond the end of the folded axes."""
         if isinstance(node, Load):
-            return self.dim.name in self.frame.shape(node)
+            return dim.name in self.frame.shape(node)
         if isinstance(node, Op) and node.name in ("cast", "mul", "abs", "round_bf16", "round_f16"):
-            return all(self._zero_outside(a) for a in node.args)
+            return all(self._zero_outside(a, dim) for a in node.args)
         return False
 
     def _place(self) -> str:
+        assert self.dim is not None
         return "tl.int64" if is_wide(self.dim.count) else "tl.int32"
 
     def _last(self) -> str:
+        assert self.dim is not None
         return str((1 << (63 if is_wide(self.dim.count) else 31)) - 1)
 
     def _positions(self) -> str:
+        assert self.dim is not None
         if len(self.frame.tile.dims) == 1:
             return self.dim.name
         return f"tl.broadcast_to({self.dim.name}, {self.frame.tile.shape(self.whole)})"
 
     def _along(self) -> str:
         dims = self.frame.tile.dims
+        assert self.dim is not None
         if len(dims) == 1:
             return "0"
         return f"{dims.index(self.dim)}, keep_dims=True"
@@ -165,8 +183,24 @@ class Folds:
         return f"tl.reduce({value}, {axis}, {_COMBINE[fold]}{more})"
 
     def _finish(self, scope: Scope, s: Statement, value: str) -> None:
-        name = f"fold{self.numbers[s.buffer]}"
-        scope.emit(f"{name} = {self._reduce(s.fold or '', self.dtype(s), value)}")
+        name = value
+        if self.dim is not None:
+            name = f"fold{self.numbers[s.buffer]}"
+            scope.emit(f"{name} = {self._reduce(s.fold or '', self.dtype(s), value)}")
+        scope.known[lp.reduced(s.buffer, self.loop.results[s.buffer])] = name
+
+    def _kept(self) -> Shape:
+        return frozenset(d.name for d in self.frame.tile.dims if d is not self.dim)
+
+    def _scan(self, scope: Scope, s: Statement, value: str, carry: str = "") -> None:
+        """The results up to each point, from what ``carry`` holds of the points before."""
+        assert s.fold is not None
+        axis = self._along().partition(", ")[0]
+        text = f"tl.{s.fold}({value}, {axis})"
+        if carry:
+            text = _UPDATE[lp.SCANS[s.fold]].format(a=carry, v=text)
+        name = f"scan{self.numbers[s.buffer]}"
+        scope.emit(f"{name} = {text}")
         scope.known[lp.reduced(s.buffer, self.loop.results[s.buffer])] = name
 
     def _finish_index(self, scope: Scope, s: Statement, value: str, places: str) -> None:

@@ -8,7 +8,7 @@ from fusec.codegen.triton_body import Frame, Scope, dim_lines
 from fusec.codegen.triton_expr import is_wide
 from fusec.codegen.triton_folds import Folds
 from fusec.codegen.triton_precision import precise_values
-from fusec.codegen.triton_tile import Tile
+from fusec.codegen.triton_tile import FOLDED, Tile, upper
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.expr import Expr, Sym
@@ -33,27 +33,30 @@ class _Kernel:
         names = {b: f"b{i}" for i, b in enumerate(loop.buffers)}
         self.stage = 0
         self.last_use = _last_uses(loop)
+        self.across = [s for s in loop.statements if s.across]
         self.frame = Frame(
-            tile, isa, loop.buffers, names, precise_values(loop), self._eviction, sizes
+            tile,
+            isa,
+            loop.buffers,
+            names,
+            precise_values(loop),
+            frozenset(s.buffer for s in self.across if s.fold is not None),
+            frozenset(s.buffer for s in loop.statements if s.fold in lp.SCANS),
+            self._eviction,
+            sizes,
         )
         self.root = Scope(self.frame, frozenset())
-        self.folds = Folds(loop, self.frame)
+        self.folds = Folds(loop, self.frame, tile.folded)
 
     def emit(self, name: str) -> str:
         self._places()
-        if self.tile.early:
-            self._load_early()
-        for stage in range(self.loop.stages):
-            self.stage = stage
-            if self.loop.folded:
-                self._comment(stage)
-                for s in self._statements(stage, inner=False):
-                    self._store(self.root, s)
-            statements = self._statements(stage, inner=True)
-            if statements and self.tile.looped:
-                self._loop(statements)
-            else:
-                self._at_once(statements)
+        if self.loop.carried is not None:
+            self._rows(self.loop.carried)
+        else:
+            if self.tile.early:
+                self._load_early()
+            for stage in range(self.loop.stages):
+                self._stage(self.root, stage)
         parameters = [
             *self.frame.names.values(),
             *(f"n{i}" for i in range(len(self.frame.sizes))),
@@ -68,12 +71,13 @@ class _Kernel:
     def _places(self) -> None:
         """The indices of the tile's dimensions and of the single axes."""
         tile, root = self.tile, self.root
+        kept = [d for d in tile.kept if not d.looped]
         wide = is_wide(tile.programs) or any(is_wide(d.count + d.block) for d in tile.kept)
-        if tile.kept or tile.single:
+        if kept or tile.single:
             root.emit(f"pid = tl.program_id(0){'.to(tl.int64)' if wide else ''}")
         rest = "pid"
-        slower = len(tile.kept) + bool(tile.single)
-        for d in reversed(tile.kept):
+        slower = len(kept) + bool(tile.single)
+        for d in reversed(kept):
             block = rest
             slower -= 1
             if slower:
@@ -101,33 +105,77 @@ class _Kernel:
 
     # -- stages -----------------------------------------------------------------------------
 
+    def _rows(self, axis: Sym) -> None:
+        """Row by row, or a few rows at once: what is folded within rows, and across them."""
+        root, dim = self.root, self.tile.carried
+        folds = Folds(self.loop, self.frame, dim)
+        across = [s for s in self.across if s.fold is not None]
+        for s in across:
+            folds.declare(root, s)
+        body = Scope(self.frame, frozenset((axis,)), root)
+        if dim is not None:
+            body.lines += dim_lines(self.frame, dim, "start")
+        for stage in range(self.loop.stages):
+            self._stage(body, stage)
+            for s in across:
+                if s.stage == stage:
+                    folds.accumulate(body, s)
+        if dim is None:
+            root.emit(self._range("row", upper(axis), ""))
+        else:
+            root.emit(self._range("start", dim.count, dim.constant))
+        root.lines += [_INDENT + line for line in body.lines]
+        for s in across:
+            folds.finish(root, s)
+        for s in self.across:
+            if s.fold is None:
+                root.store(s.buffer, s.index, s.value, frozenset((FOLDED,)))
+
+    def _stage(self, scope: Scope, stage: int) -> None:
+        """What happens at the kept axes' points, then what happens along the folded ones."""
+        self.stage = stage
+        if self.loop.folded:
+            self._comment(scope, stage)
+            for s in self._statements(stage, inner=False):
+                self._store(scope, s)
+        statements = self._statements(stage, inner=True)
+        if statements and self.tile.looped:
+            self._loop(statements)
+        else:
+            self._at_once(scope, statements)
+
     def _statements(self, stage: int, *, inner: bool) -> list[Statement]:
         """Statements of a stage; stores that overwrite an input come last."""
-        found = [s for s in self.loop.statements if s.stage == stage and s.inner == inner]
+        found = [
+            s
+            for s in self.loop.statements
+            if s.stage == stage and s.inner == inner and not s.across
+        ]
         buffers = self.loop.buffers
         return sorted(found, key=lambda s: s.fold is None and buffers[s.buffer].alias_of >= 0)
 
-    def _comment(self, stage: int) -> None:
+    def _comment(self, scope: Scope, stage: int) -> None:
         folds = [s.fold or "" for s in self._statements(stage, inner=True) if s.fold is not None]
         if folds:
-            self.root.emit(f"# stage {stage}: {', '.join(folds)}")
+            scope.emit(f"# stage {stage}: {', '.join(folds)}")
         elif stage:
-            self.root.emit(f"# stage {stage}")
+            scope.emit(f"# stage {stage}")
 
     def _store(self, scope: Scope, s: Statement) -> None:
         dims = self.tile.dims if s.inner else self.tile.kept
         scope.store(s.buffer, s.index, s.value, frozenset(d.name for d in dims))
 
-    def _at_once(self, statements: list[Statement]) -> None:
+    def _at_once(self, scope: Scope, statements: list[Statement]) -> None:
         for s in statements:
             if s.fold is None:
-                self._store(self.root, s)
+                self._store(scope, s)
             else:
-                self.folds.fold(self.root, s)
+                self.folds.fold(scope, s)
 
     def _loop(self, statements: list[Statement]) -> None:
         """One pass over the folded axes, block by block."""
-        root, dim = self.root, self.folds.dim
+        root, dim = self.root, self.tile.folded
+        assert dim is not None
         folds = [s for s in statements if s.fold is not None]
         for s in folds:
             self.folds.declare(root, s)
@@ -139,27 +187,27 @@ class _Kernel:
                 self._store(body, s)
             else:
                 self.folds.accumulate(body, s)
-        root.emit(self._range(dim.count, dim.constant))
-        for line in body.lines:
-            root.emit(_INDENT + line)
+        root.emit(self._range("start", dim.count, dim.constant))
+        root.lines += [_INDENT + line for line in body.lines]
         for s in folds:
             self.folds.finish(root, s)
 
-    def _range(self, count: Expr, block: str) -> str:
+    def _range(self, name: str, count: Expr, step: str) -> str:
+        bounds = (
+            f"0, {self.frame.size_text(count)}, {step}" if step else self.frame.size_text(count)
+        )
         stages = f", num_stages={self.tile.stages}" if self.tile.stages > 1 else ""
-        return f"for start in tl.range(0, {self.frame.size_text(count)}, {block}{stages}):"
+        return f"for {name} in tl.range({bounds}{stages}):"
 
     def _eviction(self, load: Load) -> str:
         """What programs share stays in the cache; what a loop is done with leaves it."""
         shape = self.frame.shape(load)
-        shared = not any(d.name in shape for d in self.tile.kept) and not any(
-            s in self.tile.single for e in load.index for s in ex.symbols(e)
-        )
+        shared = not any(s in self.loop.kept for e in load.index for s in ex.symbols(e))
         if not self.loop.folded or load.indirect or not shape:
             return ""
         if shared and self.loop.kept:
             return "evict_last"
-        if self.tile.looped and self.folds.dim.name in shape:
+        if self.tile.looped and FOLDED in shape:
             return "evict_last" if self.last_use[load] > self.stage else "evict_first"
         return ""
 

@@ -12,8 +12,9 @@ import struct
 from typing import Final
 
 from fusec.errors import CodegenError
+from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
-from fusec.ir.loop import Const
+from fusec.ir.loop import Const, Scalar
 
 TYPES: Final = {
     "f64": "tl.float64", "f32": "tl.float32", "f16": "tl.float16", "bf16": "tl.bfloat16",
@@ -44,13 +45,13 @@ _REALS: Final = ("f32", "f64")
 _SMALLEST_NORMAL: Final = 2.0**-126
 
 
-def constant(node: Const) -> str:
-    """A constant that stands beside a value of its type."""
+def constant(node: Const, operation: str) -> str:
+    """A constant that stands beside a value of its type, as an argument of an operation."""
     value, dtype = node.value, node.dtype
     if dtype == "bool":
         return typed(node)
-    if dtype == "i32":
-        return str(int(value)) if value >= 0 else f"({int(value)})"
+    if dtype == "i32" or (operation in _INFIX and dtype not in _REALS):
+        return str(int(value))
     if dtype == "f32":
         number = _single(float(value))
         if number == 0 or not math.isfinite(number) or abs(number) >= _SMALLEST_NORMAL:
@@ -85,6 +86,18 @@ def operation(
         found = _integer(name, operand, args)
     if found is None:
         raise CodegenError(f"no Triton for the operation {name} on {operand}")
+    return found
+
+
+def reciprocal(node: Scalar) -> Const | None:
+    """For a power of two: the number that to multiply by is to divide by it, exactly."""
+    if not isinstance(node, Const) or node.dtype not in _REALS:
+        return None
+    mantissa, exponent = math.frexp(float(node.value))
+    if abs(mantissa) != 0.5 or abs(exponent) > 100:
+        return None
+    found = lp.const(1.0 / float(node.value), node.dtype)
+    assert isinstance(found, Const)
     return found
 
 

@@ -18,14 +18,14 @@ from fusec.ir.kernel import KernelLoop, linear
 from fusec.schedule.axes import simplify_axes
 
 _FAR: Final = 1 << 60  # a stride known only at the call
-_INDEXED: Final = ("argmax", "argmin")
+_IN_ORDER: Final = ("argmax", "argmin", *lp.SCANS)
 
 
 def order_axes(loop: KernelLoop) -> KernelLoop:
     """See the module docstring."""
     kept = _ordered(loop, loop.kept)
     inner = loop.inner
-    if not any(s.fold in _INDEXED for s in loop.statements):  # places are counted in this order
+    if not any(s.fold in _IN_ORDER for s in loop.statements):
         inner = _ordered(loop, inner)
     return simplify_axes(replace(loop, axes=(*kept, *inner)))
 
@@ -53,8 +53,8 @@ def step(offset: Expr, axis: Sym) -> int | None:
 
 
 def contiguous_bytes(loop: KernelLoop, axis: Sym) -> int:
-    """How much of what is accessed at a point lies side by side along an axis."""
-    return sum(size for offset, size in accesses(loop) if step(offset, axis) == 1)
+    """How many bytes are accessed that lie side by side along an axis, roughly."""
+    return sum(size * _points(at) for at, size in accesses(loop) if step(at, axis) == 1)
 
 
 def _ordered(loop: KernelLoop, axes: tuple[Sym, ...]) -> tuple[Sym, ...]:

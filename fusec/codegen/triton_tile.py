@@ -18,7 +18,7 @@ FOLDED: Final = "r"
 @dataclass(frozen=True, slots=True)
 class Dim:
     """name: ``x`` or ``y`` (kept axes), ``r`` (folded ones); block: how many points of it a program
-    has at a time, a power of two; looped: a program walks all of it, block by block."""
+    has at a time, a power of two; looped: one program walks all of it, block by block."""
 
     name: str
     axes: tuple[Sym, ...]
@@ -52,7 +52,7 @@ class Dim:
     @property
     def programs(self) -> Expr:
         """How many programs share this dimension."""
-        if self.name == FOLDED:
+        if self.name == FOLDED or self.looped:
             return ex.ONE
         return ex.floordiv(self.count + (self.block - 1), self.block)
 
@@ -60,10 +60,12 @@ class Dim:
 @dataclass(frozen=True, slots=True)
 class Tile:
     """dims: of a program's tile, in the order of its shape; single: the axes that are fixed in a
-    program, the last the fastest from one program to the next, slower than the dims."""
+    program, the last the fastest from one program to the next, slower than the dims; row: the
+    carried axis, where a program visits its points one by one."""
 
     dims: tuple[Dim, ...]
     single: tuple[Sym, ...] = ()
+    row: Sym | None = None
     warps: int = 4
     stages: int = 2
     early: bool = field(default=False)  # load before the first fold what later stages need
@@ -75,6 +77,11 @@ class Tile:
     @property
     def folded(self) -> Dim | None:
         return next((d for d in self.dims if d.name == FOLDED), None)
+
+    @property
+    def carried(self) -> Dim | None:
+        """The dimension of the carried axis, where a program visits several points at once."""
+        return next((d for d in self.kept if d.looped), None)
 
     @property
     def looped(self) -> bool:

@@ -15,7 +15,7 @@ from fusec.codegen.triton_tile import FOLDED, Dim, Tile, extent
 from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Sym
-from fusec.ir.kernel import KernelLoop
+from fusec.ir.kernel import KernelLoop, linear
 from fusec.ir.loop import Load
 
 MAX_VARIANTS: Final = 10
@@ -31,6 +31,8 @@ def tiles(loop: KernelLoop) -> list[Tile]:
     """At least one, at most `MAX_VARIANTS`, all different."""
     if not loop.folded:
         found = _pointwise(loop)
+    elif loop.carried is not None:
+        found = _carried(loop, loop.carried)
     elif _is_column(loop):
         found = _columns(loop)
     else:
@@ -44,7 +46,7 @@ def tiles(loop: KernelLoop) -> list[Tile]:
 def _pointwise(loop: KernelLoop) -> Iterator[Tile]:
     axes = loop.axes
     if not axes:
-        yield Tile((), (), warps=1, stages=1)
+        yield Tile((), warps=1, stages=1)
         return
     lane = _fastest(loop, axes)
     other = _second(loop, lane)
@@ -54,24 +56,26 @@ def _pointwise(loop: KernelLoop) -> Iterator[Tile]:
             (32, 32, 4), (64, 64, 8), (32, 64, 4), (64, 32, 4), (64, 64, 4), (16, 64, 4),
             (128, 32, 8), (32, 128, 8), (128, 128, 8),
         ):  # fmt: skip
-            yield Tile((_dim("y", (other,), y), _dim("x", (lane,), x)), rest, warps, 1)
+            yield Tile((_dim("y", (other,), y), _dim("x", (lane,), x)), rest, None, warps, 1)
         return
     count = extent(axes) or 1 << 24
     for block, warps in (
         (1024, 4), (2048, 8), (512, 4), (2048, 4), (1024, 8), (4096, 8), (512, 2), (256, 2),
     ):  # fmt: skip
         if block <= 2 * max(count, 128):
-            yield Tile((_dim("x", axes, block),), (), warps, 1)
+            yield Tile((_dim("x", axes, block),), (), None, warps, 1)
     if count < 128:
-        yield Tile((_dim("x", axes, 128),), (), 4, 1)
+        yield Tile((_dim("x", axes, 128),), (), None, 4, 1)
 
 
 def _fastest(loop: KernelLoop, axes: tuple[Sym, ...]) -> Sym:
     """The axis along which stores are contiguous; the last one where none are."""
-    for offset, _ in accesses(loop):
-        for axis in reversed(axes):
-            if step(offset, axis) == 1 and (extent((axis,)) or _NARROW) >= _NARROW:
-                return axis
+    stores = [s for s in loop.statements if s.fold is None]
+    for axis in reversed(axes):
+        if (extent((axis,)) or _NARROW) >= _NARROW and any(
+            step(linear(s.index, loop.buffers[s.buffer].stride), axis) == 1 for s in stores
+        ):
+            return axis
     return axes[-1]
 
 
@@ -113,7 +117,7 @@ def _rows(loop: KernelLoop) -> Iterator[Tile]:
     if fits:
         guess = _warps(width // (16 if width < 32768 else 32))
         early = _loads_later(loop)
-        one = Tile((Dim(FOLDED, loop.inner, width),), loop.kept, guess, 1, early)
+        one = Tile((Dim(FOLDED, loop.inner, width),), loop.kept, None, guess, 1, early)
         for warps in (guess, 2 * guess, guess // 2, guess // 4):
             if 1 <= warps <= 32 and width // (warps * _LANES) <= 256:
                 yield replace(one, warps=warps)
@@ -123,7 +127,7 @@ def _rows(loop: KernelLoop) -> Iterator[Tile]:
             for x in (2, 4):
                 dims = (Dim("x", loop.kept, x), Dim(FOLDED, loop.inner, width))
                 if width * x <= 8192:
-                    yield Tile(dims, (), min(16, guess * x), 1, early)
+                    yield Tile(dims, (), None, min(16, guess * x), 1, early)
     if count is None or count > 4096:
         for block, warps in (
             (4096, 8), (8192, 8), (8192, 4), (2048, 4), (4096, 4), (8192, 16), (16384, 16),
@@ -131,7 +135,7 @@ def _rows(loop: KernelLoop) -> Iterator[Tile]:
         ):  # fmt: skip
             if block < 2 * width:
                 dim = Dim(FOLDED, loop.inner, block, looped=True)
-                yield Tile((dim,), loop.kept, warps, 2)
+                yield Tile((dim,), loop.kept, None, warps, 2)
 
 
 def _short_rows(loop: KernelLoop, width: int, rows: int | None) -> Iterator[Tile]:
@@ -142,12 +146,35 @@ def _short_rows(loop: KernelLoop, width: int, rows: int | None) -> Iterator[Tile
     ):  # fmt: skip
         if x >= 1 and (rows is None or x < 2 * rows):
             if x == 1:
-                yield Tile((Dim(FOLDED, loop.inner, width),), loop.kept, min(warps, 4), 1)
+                yield Tile((Dim(FOLDED, loop.inner, width),), loop.kept, None, min(warps, 4), 1)
             else:
                 dims = (Dim("x", loop.kept, x), Dim(FOLDED, loop.inner, width))
-                yield Tile(dims, (), warps, 1)
+                yield Tile(dims, (), None, warps, 1)
     if rows is not None and rows < 2:
-        yield Tile((Dim(FOLDED, loop.inner, width),), loop.kept, 4, 1)
+        yield Tile((Dim(FOLDED, loop.inner, width),), loop.kept, None, 4, 1)
+
+
+def _carried(loop: KernelLoop, axis: Sym) -> Iterator[Tile]:
+    """A program walks down the carried axis with whole rows in registers."""
+    width = _power(extent(loop.inner) or _UNKNOWN)
+    single = tuple(a for a in loop.kept if a is not axis)
+    rows = Dim(FOLDED, loop.inner, width)
+    guess = _warps(width // 16)
+    one = Tile((rows,), single, axis, guess, 2)
+    several = [
+        Tile((_dim("x", (axis,), x, looped=True), rows), single, None, 4, stages)
+        for x, stages in ((_TILE // width, 2), (_TILE // width, 1), (2 * _TILE // width, 1))
+        if x > 1
+    ]
+    if several and width < _SHORT_ROW:
+        yield from several
+    for warps, stages in (
+        (guess, 2), (2 * guess, 2), (guess, 1), (guess // 2, 2), (2 * guess, 1), (guess, 3),
+        (4 * guess, 2), (guess // 2, 1),
+    ):  # fmt: skip
+        if 1 <= warps <= 32:
+            yield replace(one, warps=warps, stages=stages)
+    yield from several
 
 
 def _columns(loop: KernelLoop) -> Iterator[Tile]:
@@ -165,10 +192,10 @@ def _columns(loop: KernelLoop) -> Iterator[Tile]:
             continue
         if count is not None and height <= r:
             dims = (_dim("x", (lane,), x), Dim(FOLDED, loop.inner, height))
-            yield Tile(dims, rest, min(warps, max(1, x * height // 64)), 1)
+            yield Tile(dims, rest, None, min(warps, max(1, x * height // 64)), 1)
         else:
             dims = (_dim("x", (lane,), x), Dim(FOLDED, loop.inner, r, looped=True))
-            yield Tile(dims, rest, warps, 2)
+            yield Tile(dims, rest, None, warps, 2)
 
 
 def _most_persistent(loop: KernelLoop) -> int:
@@ -192,10 +219,10 @@ def _loads_later(loop: KernelLoop) -> bool:
     )
 
 
-def _dim(name: str, axes: tuple[Sym, ...], block: int) -> Dim:
+def _dim(name: str, axes: tuple[Sym, ...], block: int, *, looped: bool = False) -> Dim:
     """A dimension whose block is not much longer than the axes."""
     count = extent(axes)
-    return Dim(name, axes, block if count is None else min(block, _power(count)))
+    return Dim(name, axes, block if count is None else min(block, _power(count)), looped)
 
 
 def _warps(threads_of_32: int) -> int:
