@@ -110,6 +110,11 @@ def plan(graph: Graph, target: Target, options: Options, *, recorder: Recorder) 
 
     Raises CompilerError for a graph or a target that cannot be compiled.
     """
+    with _collector_paused():
+        return _plan(graph, target, options, recorder)
+
+
+def _plan(graph: Graph, target: Target, options: Options, recorder: Recorder) -> Plan:
     grouped, host = stages(graph, target, options, recorder=recorder)
     with recorder.span("codegen"):
         encoded = program_to_bytes(host.program)
@@ -134,7 +139,8 @@ def stages(
 @contextmanager
 def _collector_paused() -> Iterator[None]:
     """Without the cyclic garbage collector: a plan makes many objects and hardly a cycle, and each
-    collection would walk the whole heap of the process, torch included."""
+    collection would walk the whole heap of the process, torch included. What is made inside is
+    best gone at the end, or the collector walks it then."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -196,8 +202,9 @@ def compile_local(
         with ThreadPoolExecutor(workers, thread_name_prefix="fusec-build") as pool:
             built = pool.map(lambda k: _kernel(k, target, store, recorder), made.kernels)
             binaries = {k.digest: b for k, b in zip(made.kernels, built, strict=True)}
-    manifest, blobs = assemble(made, binaries)
-    key = graph_fingerprint(graph_to_bytes(graph), target, options, toolchain()).key("graph")
+    with _collector_paused():
+        manifest, blobs = assemble(made, binaries)
+        key = graph_fingerprint(graph_to_bytes(graph), target, options, toolchain()).key("graph")
     try:
         publish(store, key, manifest, blobs)
     except CacheError:

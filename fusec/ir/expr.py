@@ -14,7 +14,7 @@ over finished expressions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 from fusec.ir.expr_arithmetic import (
     add,
@@ -55,6 +55,7 @@ from fusec.ir.expr_order import (
     maximum,
     minimum,
 )
+from fusec.ir.remember import remember
 
 __all__ = [
     "COMPARISONS",
@@ -92,13 +93,15 @@ __all__ = [
     "product",
     "row_major",
     "substitute",
+    "substitute_all",
     "symbol",
     "symbols",
     "total",
 ]
 
 
-def row_major(shape: Sequence[Expr]) -> tuple[Expr, ...]:
+@remember
+def row_major(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """Row-major strides in elements, as torch gives them (sizes below 1 count as 1)."""
     strides: list[Expr] = []
     step: Expr = ONE
@@ -120,14 +123,17 @@ def children(e: Expr) -> tuple[Expr, ...]:
     return ()
 
 
-def symbols(e: Expr) -> Iterator[Sym]:
+@remember
+def symbols(e: Expr) -> tuple[Sym, ...]:
     """Every symbol of an expression, with repetitions, depth first."""
+    found: list[Sym] = []
     stack = [e]
     while stack:
         node = stack.pop()
         if isinstance(node, Sym):
-            yield node
+            found.append(node)
         stack.extend(reversed(children(node)))
+    return tuple(found)
 
 
 def substitute(e: Expr, mapping: Mapping[Expr, Expr]) -> Expr:
@@ -155,6 +161,15 @@ def substitute(e: Expr, mapping: Mapping[Expr, Expr]) -> Expr:
         return compare(e.op, left, right)
     assert isinstance(e, Extremum)
     return extremum(e.op, [substitute(a, mapping) for a in e.args])
+
+
+@remember
+def substitute_all(
+    items: tuple[Expr, ...], mapping: tuple[tuple[Expr, Expr], ...]
+) -> tuple[Expr, ...]:
+    """`substitute` in each of the items; the mapping as pairs."""
+    replaced = dict(mapping)
+    return tuple(substitute(e, replaced) for e in items)
 
 
 def evaluate(e: Expr, values: Mapping[str, int]) -> int:

@@ -27,6 +27,7 @@ from fusec.ir.expr_node import (
     intern_node,
     linear_terms,
 )
+from fusec.ir.remember import remember
 
 
 def from_terms(const: int, terms: Mapping[Expr, int]) -> Expr:
@@ -67,6 +68,7 @@ def _recombine(terms: dict[Expr, int]) -> None:
         terms[atom.left] = terms.get(atom.left, 0) + coefficient
 
 
+@remember
 def add(left: ExprLike, right: ExprLike) -> Expr:
     a, b = expr(left), expr(right)
     if a is ZERO:
@@ -128,6 +130,7 @@ def _sum(const: int, terms: tuple[tuple[Expr, int], ...]) -> Expr:
     return intern_node(Sum, ("sum", const, terms), order, const=const, terms=terms)
 
 
+@remember
 def mul(left: ExprLike, right: ExprLike) -> Expr:
     a, b = expr(left), expr(right)
     if a is ONE:
@@ -223,6 +226,7 @@ def _gcd(a: int, b: int) -> int:
     return a
 
 
+@remember
 def floordiv(left: ExprLike, right: ExprLike) -> Expr:
     """Floor division. Raises ZeroDivisionError for a constant zero divisor."""
     a, b = expr(left), expr(right)
@@ -254,6 +258,7 @@ def floordiv(left: ExprLike, right: ExprLike) -> Expr:
     return binary("//", rest, b)
 
 
+@remember
 def mod(left: ExprLike, right: ExprLike) -> Expr:
     """The remainder of floor division: for a positive divisor, in [0, divisor)."""
     a, b = expr(left), expr(right)

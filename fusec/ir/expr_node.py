@@ -5,13 +5,13 @@ Nothing here simplifies; `fusec.ir.expr` is the module to use.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
-from weakref import WeakValueDictionary
 
-_interned: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
-_intern_lock: Final = threading.Lock()
+from fusec.ir.interning import Interning
+from fusec.ir.remember import remember
+
+_interned: Final[Interning[Expr]] = Interning()
 
 
 class Expr:
@@ -115,14 +115,10 @@ def intern_node(
     node._bounds = None
     for name, value in fields.items():
         setattr(node, name, value)
-    with _intern_lock:
-        found = _interned.get(key)
-        if found is not None:
-            return found
-        _interned[key] = node
-    return node
+    return _interned.add(key, node)
 
 
+@remember
 def integer(value: int) -> Expr:
     return intern_node(Int, ("int", value), (value,), value=value)
 
@@ -132,6 +128,7 @@ def symbol(name: str, lower: int = 0) -> Expr:
     return intern_node(Sym, ("sym", name, lower), (name,), name=name, upper=None, lower=lower)
 
 
+@remember
 def axis(name: str, upper: ExprLike) -> Expr:
     """A loop axis: 0 <= axis < upper."""
     bound = expr(upper)

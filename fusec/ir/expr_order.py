@@ -20,6 +20,7 @@ from fusec.ir.expr_node import (
     intern_node,
     linear_terms,
 )
+from fusec.ir.remember import remember
 
 
 def extremum(op: str, values: Iterable[ExprLike]) -> Expr:
@@ -64,14 +65,17 @@ def extremum(op: str, values: Iterable[ExprLike]) -> Expr:
     return intern_node(Extremum, (op, args), (op, tuple(a.order for a in args)), op=op, args=args)
 
 
+@remember
 def minimum(*values: ExprLike) -> Expr:
     return extremum("min", values)
 
 
+@remember
 def maximum(*values: ExprLike) -> Expr:
     return extremum("max", values)
 
 
+@remember
 def compare(op: str, left: ExprLike, right: ExprLike) -> Expr:
     """A comparison (``== != < <= > >=``) with value 0 or 1, decided where bounds allow."""
     a, b = expr(left), expr(right)

@@ -15,28 +15,29 @@ only uses axes of its computation and bound indirections, and types of operands 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
-from weakref import WeakValueDictionary
+from typing import Final, TypeAlias, TypeVar
 
 from fusec.ir import expr as ex
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr, Sym
 from fusec.ir.graph import Arg, SymbolRange
+from fusec.ir.interning import Interning
 
-_interned: WeakValueDictionary[tuple[object, ...], Scalar] = WeakValueDictionary()
-_intern_lock: Final = threading.Lock()
+_interned: Final[Interning[Scalar]] = Interning()
 
 
 class Scalar:
     """A scalar value inside a loop body. Build with the functions below, never directly."""
 
-    __slots__ = ("__weakref__", "dtype", "key", "size")
+    __slots__ = ("__weakref__", "_below", "_loads", "dtype", "key", "size")
     dtype: str
     key: tuple[object, ...]
     size: int  # operations in the tree, shared ones counted each time, saturating
+    # Worked out when first asked for; without the node itself, which would be a cycle.
+    _below: tuple[Scalar, ...] | None
+    _loads: tuple[Load, ...] | None
 
     def __repr__(self) -> str:
         return format_scalar(self)
@@ -85,23 +86,13 @@ class Reduced(Scalar):
 
 
 _SATURATED: Final = 1 << 30
+_Kind = TypeVar("_Kind", bound=Scalar)
 
 
-def _make(
-    cls: type[Scalar], key: tuple[object, ...], dtype: str, size: int, **slots: object
-) -> Scalar:
-    found = _interned.get(key)
-    if found is not None:
-        return found
-    node = object.__new__(cls)
+def _new(cls: type[_Kind], key: tuple[object, ...], dtype: str, size: int) -> _Kind:
+    node = cls.__new__(cls)
     node.key, node.dtype, node.size = key, dtype, min(size, _SATURATED)
-    for name, value in slots.items():
-        setattr(node, name, value)
-    with _intern_lock:  # threads that ask at the same time get the same node
-        found = _interned.get(key)
-        if found is not None:
-            return found
-        _interned[key] = node
+    node._below = node._loads = None
     return node
 
 
@@ -114,11 +105,17 @@ def const(value: bool | int | float, dtype: str) -> Scalar:
         value = identity = bool(value)
     else:
         value = identity = int(value)
-    return _make(Const, ("const", compute, identity), compute, 0, value=value)
+    key = ("const", compute, identity)
+    found = _interned.get(key)
+    if found is not None:
+        return found
+    node = _new(Const, key, compute, 0)
+    node.value = value
+    return _interned.add(key, node)
 
 
 def index(e: Expr) -> Scalar:
-    return _make(Index, ("index", e), "i64", 1, expr=e)
+    return _position_node(("index", e), "i64", e)
 
 
 def condition(e: Expr) -> Scalar:
@@ -126,7 +123,16 @@ def condition(e: Expr) -> Scalar:
     value = ex.as_int(e)
     if value is not None:
         return const(bool(value), "bool")
-    return _make(Index, ("condition", e), "bool", 1, expr=e)
+    return _position_node(("condition", e), "bool", e)
+
+
+def _position_node(key: tuple[object, ...], dtype: str, e: Expr) -> Scalar:
+    found = _interned.get(key)
+    if found is not None:
+        return found
+    node = _new(Index, key, dtype, 1)
+    node.expr = e
+    return _interned.add(key, node)
 
 
 def load(
@@ -143,18 +149,14 @@ def load(
         indirect = tuple(
             sorted(((s, v) for s, v in indirect if s in used), key=lambda b: b[0].name)
         )
-    size = 1 + sum(v.size for _, v in indirect)
     compute = DTYPES[dtype].compute
-    return _make(
-        Load,
-        ("load", buffer, compute, at, indirect, guard),
-        compute,
-        size,
-        buffer=buffer,
-        index=at,
-        indirect=indirect,
-        guard=guard,
-    )
+    key = ("load", buffer, compute, at, indirect, guard)
+    found = _interned.get(key)
+    if found is not None:
+        return found
+    node = _new(Load, key, compute, 1 + sum(v.size for _, v in indirect))
+    node.buffer, node.index, node.indirect, node.guard = buffer, at, indirect, guard
+    return _interned.add(key, node)
 
 
 def op(name: str, dtype: str, *args: Scalar) -> Scalar:
@@ -162,9 +164,13 @@ def op(name: str, dtype: str, *args: Scalar) -> Scalar:
     folded = _folded(name, dtype, args)
     if folded is not None:
         return folded
-    return _make(
-        Op, ("op", name, dtype, args), dtype, 1 + sum(a.size for a in args), name=name, args=args
-    )
+    key = ("op", name, dtype, args)
+    found = _interned.get(key)
+    if found is not None:
+        return found
+    node = _new(Op, key, dtype, 1 + sum(a.size for a in args))
+    node.name, node.args = name, args
+    return _interned.add(key, node)
 
 
 _COMPARISONS: Final = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
@@ -215,7 +221,13 @@ def _folded_positions(name: str, left: Expr, right: Expr) -> Scalar | None:
 
 def reduced(buffer: int, dtype: str) -> Scalar:
     compute = DTYPES[dtype].compute
-    return _make(Reduced, ("reduced", buffer, compute), compute, 0, buffer=buffer)
+    key = ("reduced", buffer, compute)
+    found = _interned.get(key)
+    if found is not None:
+        return found
+    node = _new(Reduced, key, compute, 0)
+    node.buffer = buffer
+    return _interned.add(key, node)
 
 
 def cast(value: Scalar, dtype: str) -> Scalar:
@@ -236,27 +248,32 @@ def children(s: Scalar) -> tuple[Scalar, ...]:
     return ()
 
 
+def nodes(root: Scalar) -> tuple[Scalar, ...]:
+    """Every distinct node of a tree, operands before users, the root last."""
+    if root._below is None:
+        pending = [root]
+        while pending:
+            node = pending[-1]
+            below = children(node)
+            missing = [c for c in below if c._below is None]
+            if missing:
+                pending += missing
+                continue
+            pending.pop()
+            node._below = tuple(dict.fromkeys(n for c in below for n in (*(c._below or ()), c)))
+    return (*(root._below or ()), root)
+
+
 def walk(roots: Iterable[Scalar]) -> Iterator[Scalar]:
-    """Every distinct node, operands before users."""
-    seen: set[Scalar] = set()
-    stack: list[tuple[Scalar, bool]] = [(r, False) for r in reversed(list(roots))]
-    while stack:
-        node, ready = stack.pop()
-        if ready:
-            yield node
-            continue
-        if node in seen:
-            continue
-        seen.add(node)
-        stack.append((node, True))
-        stack.extend((c, False) for c in reversed(children(node)))
+    """Every distinct node of several trees, operands before users."""
+    return iter(dict.fromkeys(node for root in roots for node in nodes(root)))
 
 
 def rewrite(
     root: Scalar, leaf: Callable[[Scalar], Scalar | None], memo: dict[Scalar, Scalar]
 ) -> Scalar:
     """Rebuild a tree. ``leaf`` may replace a node (its result is not visited again)."""
-    for node in walk((root,)):
+    for node in nodes(root):
         if node in memo:
             continue
         replaced = leaf(node)
@@ -286,6 +303,7 @@ def reindex(
     ``mapping`` brings in.
     """
     memo: dict[Scalar, Scalar] = {}
+    pairs = tuple(mapping.items())
 
     def leaf(node: Scalar) -> Scalar | None:
         if isinstance(node, Index):
@@ -296,7 +314,7 @@ def reindex(
             merged = own if guard is None else guard if own is None else own * guard
             return _load_like(
                 node,
-                tuple(ex.substitute(e, mapping) for e in node.index),
+                ex.substitute_all(node.index, pairs),
                 (*((s, memo[v]) for s, v in node.indirect), *bound),
                 merged,
             )
@@ -395,27 +413,27 @@ class LoopProgram:
     symbols: tuple[SymbolRange, ...] = ()
 
 
-def extern_views(arg: ExternArg) -> Iterator[BufferView]:
+def extern_views(arg: ExternArg) -> list[BufferView]:
     """Every view in an external call's argument."""
     if isinstance(arg, BufferView):
-        yield arg
-    elif isinstance(arg, tuple):
-        for item in arg:
-            yield from extern_views(item)
+        return [arg]
+    if isinstance(arg, tuple):
+        return [view for item in arg for view in extern_views(item)]
+    return []
 
 
-def external_reads(step: External) -> Iterator[BufferView]:
-    for arg in step.args:
-        yield from extern_views(arg)
+def external_reads(step: External) -> list[BufferView]:
+    found = extern_views(step.args)
     for _, arg in step.kwargs:
-        yield from extern_views(arg)
+        found += extern_views(arg)
+    return found
 
 
-def loads(root: Scalar) -> Iterator[Load]:
+def loads(root: Scalar) -> tuple[Load, ...]:
     """Every distinct load in a tree."""
-    for node in walk((root,)):
-        if isinstance(node, Load):
-            yield node
+    if root._loads is None:
+        root._loads = tuple(n for n in nodes(root)[:-1] if isinstance(n, Load))
+    return (*root._loads, root) if isinstance(root, Load) else root._loads
 
 
 def format_scalar(s: Scalar) -> str:

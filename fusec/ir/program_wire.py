@@ -13,7 +13,7 @@ from fusec.ir.graph import SymbolRange
 from fusec.ir.loop import BufferView, ExternArg, Output
 from fusec.ir.program import Call, Constant, Launch, Program, ProgramStep, Slot
 from fusec.ir.verify_program import verify_host_program
-from fusec.ir.wire import arg_from_wire, arg_to_wire, expr_from_wire, expr_to_wire
+from fusec.ir.wire import arg_from_wire, arg_to_wire, expr_from_wire, expr_to_wire, exprs_to_wire
 
 PROGRAM_VERSION: Final = 2
 MAX_PROGRAM_BYTES: Final = 128 << 20
@@ -25,12 +25,15 @@ _FIELDS: Final = frozenset(
 DEVICES: Final = ("cpu", "cuda")
 
 
-def _exprs(items: tuple[Expr, ...]) -> list[object]:
-    return [expr_to_wire(e) for e in items]
-
-
 def _view_to_wire(view: BufferView) -> dict[str, object]:
-    return {"v": [view.buffer, _exprs(view.shape), _exprs(view.stride), expr_to_wire(view.offset)]}
+    return {
+        "v": [
+            view.buffer,
+            exprs_to_wire(view.shape),
+            exprs_to_wire(view.stride),
+            expr_to_wire(view.offset),
+        ]
+    }
 
 
 def _extern_to_wire(arg: ExternArg) -> object:
@@ -55,7 +58,7 @@ def _input_to_wire(item: int | Expr | None) -> object:
 
 def _step_to_wire(step: ProgramStep) -> list[object]:
     if isinstance(step, Launch):
-        return ["launch", step.kernel, list(step.slots), _exprs(step.sizes), list(step.free)]
+        return ["launch", step.kernel, list(step.slots), exprs_to_wire(step.sizes), list(step.free)]
     return [
         "call",
         step.target,
@@ -75,7 +78,13 @@ def program_to_bytes(program: Program) -> bytes:
         "v": PROGRAM_VERSION,
         "inputs": [_input_to_wire(i) for i in program.inputs],
         "slots": [
-            [_SLOT_KINDS.index(s.kind), s.number, s.dtype, _exprs(s.shape), _exprs(s.stride)]
+            [
+                _SLOT_KINDS.index(s.kind),
+                s.number,
+                s.dtype,
+                exprs_to_wire(s.shape),
+                exprs_to_wire(s.stride),
+            ]
             for s in program.slots
         ],
         "constants": [[c.slot, c.data] for c in program.constants],

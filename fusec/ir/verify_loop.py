@@ -82,21 +82,21 @@ def _verify_scalar(
                 raise VerifyError(f"{where}: {node} has a wrong number of indices")
             if node.dtype != DTYPES[buffer.dtype].compute:
                 raise VerifyError(f"{where}: {node} loads {buffer.dtype} as {node.dtype}")
-            bound = {s for s, _ in node.indirect}
+            scope = axes | {s for s, _ in node.indirect} if node.indirect else axes
             for e in (*node.index, *((node.guard,) if node.guard is not None else ())):
-                _verify_scope(e, axes | bound, sizes, f"{where}: {node}")
+                _verify_scope(e, scope, sizes, where, node)
         elif isinstance(node, Index):
-            _verify_scope(node.expr, axes, sizes, f"{where}: {node}")
+            _verify_scope(node.expr, axes, sizes, where, node)
         elif isinstance(node, Op):
             _verify_op(node, where)
         elif not isinstance(node, Const):
             raise VerifyError(f"{where}: {node} has no place outside a kernel")
 
 
-def _verify_scope(e: Expr, axes: set[Sym], sizes: set[str], where: str) -> None:
+def _verify_scope(e: Expr, axes: set[Sym], sizes: set[str], where: str, node: Scalar) -> None:
     for symbol in symbols(e):
         if symbol not in axes and symbol.name not in sizes:
-            raise VerifyError(f"{where}: {symbol.name} is not in scope")
+            raise VerifyError(f"{where}: {node}: {symbol.name} is not in scope")
 
 
 def _verify_op(node: Op, where: str) -> None:

@@ -28,6 +28,7 @@ from fusec.ir.graph import (
     TensorType,
     ValueType,
 )
+from fusec.ir.remember import remember
 from fusec.ir.verify import verify_graph
 
 GRAPH_VERSION: Final = 1
@@ -60,6 +61,12 @@ def expr_to_wire(e: Expr) -> object:
         return [e.op, expr_to_wire(e.left), expr_to_wire(e.right)]
     assert isinstance(e, ex.Extremum)
     return [e.op, *(expr_to_wire(a) for a in e.args)]
+
+
+@remember
+def exprs_to_wire(items: tuple[Expr, ...]) -> tuple[object, ...]:
+    """Each by `expr_to_wire`. For encoding only: results are shared."""
+    return tuple(expr_to_wire(e) for e in items)
 
 
 def _int_to_wire(value: int) -> int | str:
@@ -137,8 +144,8 @@ def type_to_wire(t: ValueType) -> object:
         return [
             "T",
             t.dtype,
-            [expr_to_wire(e) for e in t.shape],
-            [expr_to_wire(e) for e in t.stride],
+            exprs_to_wire(t.shape),
+            exprs_to_wire(t.stride),
             t.device,
             None if t.offset is None else expr_to_wire(t.offset),
         ]
@@ -173,6 +180,8 @@ def type_from_wire(data: object) -> ValueType:
 
 def arg_to_wire(arg: Arg) -> object:
     """Plain numbers, strings and None stand for themselves; the rest is a one-entry map by tag."""
+    if isinstance(arg, Ref):
+        return {"r": arg.index}
     if arg is None or isinstance(arg, (bool, str, bytes)):
         return arg
     if isinstance(arg, int):
@@ -182,8 +191,6 @@ def arg_to_wire(arg: Arg) -> object:
         return {"f": struct.pack(">d", arg)}
     if isinstance(arg, complex):
         return {"c": struct.pack(">dd", arg.real, arg.imag)}
-    if isinstance(arg, Ref):
-        return {"r": arg.index}
     if isinstance(arg, Symbolic):
         return {"e": expr_to_wire(arg.value)}
     if isinstance(arg, Attr):

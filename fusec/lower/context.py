@@ -13,6 +13,7 @@ from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr, Sym
 from fusec.ir.graph import Arg, Graph, Node, Ref, Symbolic, TensorType
 from fusec.ir.loop import Buffer, BufferView, Compute, External, ExternArg, Reduction, Scalar, Step
+from fusec.ir.remember import remember
 from fusec.lower.view import View, as_buffer_view, contiguous_stride, loop_axes, view_axes, whole
 
 Number: TypeAlias = "bool | int | float | complex"
@@ -258,6 +259,7 @@ class Lowering:
         return tuple(values) if multiple else values[0]
 
 
+@remember
 def dense_stride(t: TensorType) -> tuple[Expr, ...]:
     """The strides a new buffer for that type gets: its own where they are dense, else row-major."""
     numbers = [(ex.as_int(s), ex.as_int(n)) for s, n in zip(t.stride, t.shape, strict=True)]

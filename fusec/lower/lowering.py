@@ -13,6 +13,7 @@ from fusec.ir import expr as ex
 from fusec.ir.expr import Expr
 from fusec.ir.graph import Graph, Node, Ref, ScalarType, TensorType
 from fusec.ir.loop import Buffer, BufferView, LoopProgram, Output
+from fusec.ir.remember import remember
 from fusec.ir.verify_device import verify_device
 from fusec.ir.verify_loop import verify_program
 from fusec.lower.context import Lowering, Value, computable, dense_stride
@@ -123,7 +124,7 @@ def _call(low: Lowering, node: Node) -> Value:
         return source[node.args[1]]
     if isinstance(node.type, ScalarType):
         return _symbolic(low, node)
-    packet = ".".join(node.target.split(".")[:2])
+    packet = _packet(node.target)
     if packet in LIBRARY:
         return low.external(node, "library")
     rule = RULES.get(node.target) or RULES.get(packet)
@@ -132,9 +133,15 @@ def _call(low: Lowering, node: Node) -> Value:
     return rule(low, node)
 
 
+@remember
+def _packet(target: str) -> str:
+    """`aten.add` of `aten.add.Tensor`."""
+    return ".".join(target.split(".")[:2])
+
+
 def _native(low: Lowering, node: Node) -> bool:
     """Whether every tensor of a node has an element type that loops can compute with."""
-    packet = ".".join(node.target.split(".")[:2])
+    packet = _packet(node.target)
     if (node.target in VIEWS or packet in VIEWS or packet == "aten.as_strided") and (
         packet not in MOVING
     ):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fusec.ir import expr as ex
 from fusec.ir.expr import Expr, Sym
 from fusec.ir.loop import BufferView
+from fusec.ir.remember import remember
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,7 @@ class View:
 
     def at(self, coordinates: Sequence[Expr]) -> tuple[Expr, ...]:
         """The buffer index of the element at ``coordinates``."""
-        mapping: dict[Expr, Expr] = dict(zip(self.axes, coordinates, strict=True))
-        return tuple(ex.substitute(e, mapping) for e in self.index)
+        return ex.substitute_all(self.index, tuple(zip(self.axes, coordinates, strict=True)))
 
     def remap(self, shape: tuple[Expr, ...], coordinates: Sequence[Expr]) -> View:
         """The view of ``shape`` whose element at its own axes is this view's at ``coordinates``."""
@@ -35,11 +35,16 @@ class View:
 
 def view_axes(shape: Sequence[Expr]) -> tuple[Sym, ...]:
     """The canonical axes of a view of that shape."""
-    return tuple(_axis(f"v{i}", size) for i, size in enumerate(shape))
+    return _axes(tuple(shape), "v")
 
 
 def loop_axes(shape: Sequence[Expr], prefix: str = "i") -> tuple[Sym, ...]:
     """Axes to iterate over that shape."""
+    return _axes(tuple(shape), prefix)
+
+
+@remember
+def _axes(shape: tuple[Expr, ...], prefix: str) -> tuple[Sym, ...]:
     return tuple(_axis(f"{prefix}{i}", size) for i, size in enumerate(shape))
 
 
@@ -57,12 +62,7 @@ def whole(buffer: int, dtype: str, shape: tuple[Expr, ...]) -> View:
 
 def contiguous_stride(shape: Sequence[Expr]) -> tuple[Expr, ...]:
     """Row-major strides in elements, as torch gives them (sizes below 1 count as 1)."""
-    strides: list[Expr] = []
-    step: Expr = ex.ONE
-    for size in reversed(shape):
-        strides.append(step)
-        step = step * ex.maximum(size, 1)
-    return tuple(reversed(strides))
+    return ex.row_major(tuple(shape))
 
 
 def coordinates_for_reshape(
@@ -73,6 +73,13 @@ def coordinates_for_reshape(
     Both shapes are walked together and cut wherever their products agree, so that a dimension that
     a reshape leaves alone keeps its own coordinate, whatever symbols the sizes hold.
     """
+    return _reshaped(tuple(old), tuple(new), tuple(at))
+
+
+@remember
+def _reshaped(
+    old: tuple[Expr, ...], new: tuple[Expr, ...], at: tuple[Expr, ...]
+) -> tuple[Expr, ...]:
     if ex.ZERO in old:  # nobody will ask for an element
         return (ex.ZERO,) * len(old)
     result: list[Expr] = []
@@ -132,17 +139,24 @@ def _remainder(value: Expr, size: Expr) -> Expr:
 
 def as_buffer_view(view: View, stride: Sequence[Expr]) -> BufferView | None:
     """The view in strided form over a buffer with these strides; None where it is not affine."""
+    found = _affine(view.axes, view.index, tuple(stride))
+    return None if found is None else BufferView(view.buffer, view.shape, *found)
+
+
+@remember
+def _affine(
+    axes: tuple[Sym, ...], index: tuple[Expr, ...], stride: tuple[Expr, ...]
+) -> tuple[tuple[Expr, ...], Expr] | None:
+    """Strides along the axes and the offset of an index into memory of these strides."""
     linear: Expr = ex.ZERO
-    for e, step in zip(view.index, stride, strict=True):
+    for e, step in zip(index, stride, strict=True):
         linear = linear + e * step
-    zeros: dict[Expr, Expr] = dict.fromkeys(view.axes, ex.ZERO)
+    zeros: dict[Expr, Expr] = dict.fromkeys(axes, ex.ZERO)
     offset = ex.substitute(linear, zeros)
     strides: list[Expr] = []
     rebuilt = offset
-    for axis in view.axes:
+    for axis in axes:
         step = ex.substitute(linear, {**zeros, axis: ex.ONE}) - offset
         strides.append(step)
         rebuilt = rebuilt + step * axis
-    if rebuilt is not linear:
-        return None
-    return BufferView(view.buffer, view.shape, tuple(strides), offset)
+    return (tuple(strides), offset) if rebuilt is linear else None

@@ -211,7 +211,7 @@ def _amplified(step: Compute, consumer: Compute) -> bool:
 def _substitute(step: Compute, values: dict[int, Compute], picked: dict[int, Compute]) -> Compute:
     """The step with loads of dissolved buffers replaced by what they held, and so loads of picked
     buffers at places known at run time."""
-    if not values and not picked:
+    if not any(load.buffer in values or load.buffer in picked for load in lp.loads(step.value)):
         return step
     memo: dict[Scalar, Scalar] = {}
     origin = set(step.origin)

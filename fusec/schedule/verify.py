@@ -116,7 +116,7 @@ def _verify_points(program: LoopProgram, group: Group) -> None:
                 raise ScheduleError(f"{where}: reads b{load.buffer} before it is complete")
             if outer and load.buffer in per_point:
                 raise ScheduleError(f"{where}: reads b{load.buffer} after its loop")
-            at = tuple(ex.substitute(e, mapping) for e in load.index)
+            at = ex.substitute_all(load.index, tuple(mapping.items()))
             if load.guard is not None or load.indirect or at != stores[load.buffer]:
                 raise ScheduleError(
                     f"{where}: reads b{load.buffer} at other points than it is made"
