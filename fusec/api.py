@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fusec.codegen.isa import target_of
 from fusec.errors import OptionsError
 from fusec.options import Options
 from fusec.remote.resolve import Resolver
+from fusec.runtime.graph_pool import GraphPools
 from fusec.runtime.loader import load
 from fusec.session import Session
 from fusec.trace import Recorder, Snapshot
@@ -58,7 +60,8 @@ def session(options: Options) -> Session:
         if found is None:
             recorder = _process.recorder
             resolver = Resolver.open(options, recorder)
-            found = Session(options, target_of, resolver, load, recorder)
+            graphs = GraphPools() if options.mode == "reduce-overhead" else None
+            found = Session(options, target_of, resolver, partial(load, graphs=graphs), recorder)
             _process.sessions[options] = found
         return found
 

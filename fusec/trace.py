@@ -20,7 +20,8 @@ STAGES: Mapping[str, str] = {
     "lower": "operations to loops",
     "schedule": "loops to groups",
     "codegen": "groups to source",
-    "build": "the C compiler",
+    "build": "the compilers of kernels",
+    "tune": "compiling and timing variants of GPU kernels",
     "load": "artifact to callable",
 }
 
@@ -34,6 +35,9 @@ COUNTERS: Mapping[str, str] = {
     "fallback_calls": "calls of ATen operations that have no lowering",
     "lowerings": "graphs lowered in this process",
     "kernel_compiles": "kernels compiled in this process",
+    "kernels_tuned": "GPU kernels whose variant was chosen by measurement",
+    "variants_timed": "variants of GPU kernels that were timed",
+    "tuning_hits": "GPU kernels whose choice of variant was known",
     "front_hits": "front key found: AOTAutograd skipped",
     "front_misses": "front key not found",
     "front_ineligible": "no sound front key for this graph: AOTAutograd ran",
@@ -44,7 +48,14 @@ COUNTERS: Mapping[str, str] = {
     "farm_compiles": "graphs compiled by the farm while this process waited",
     "remote_errors": "the remote was unreachable, slow or answered with an error",
     "corrupt": "bytes that did not match their digest or did not decode",
+    "unsigned": "entries that nobody has signed, passed over",
+    "unknown_signer": "entries signed by none of the trusted keys, passed over",
+    "bad_signature": "entries whose signature does not hold, passed over",
+    "revoked": "entries that are revoked, passed over",
     "newer_version": "entries written by a newer fusec, passed over",
+    "graph_records": "programs recorded as a CUDA graph, once for each signature of its calls",
+    "graph_skips": "calls under reduce-overhead that were no replay: first calls, outputs in use",
+    "graphs_refused": "programs that cannot be recorded as a CUDA graph",
     "store_full": "the local store had no room; the artifact was used and not kept",
 }
 

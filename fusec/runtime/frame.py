@@ -89,9 +89,13 @@ class ViewOf:
             return self._arena(frame)
         base = frame.tensors[self.slot]
         assert base is not None
+        return self.over(base, frame.sizes)
+
+    def over(self, base: torch.Tensor, sizes: Sizes) -> torch.Tensor:
+        """The view of a tensor that is in the slot."""
         if self.whole:
             return base
-        shape, stride, offset = self.numbers or self._evaluate(frame.sizes)
+        shape, stride, offset = self.numbers or self._evaluate(sizes)
         return base.as_strided(shape, stride, base.storage_offset() + offset)
 
     def _evaluate(self, sizes: Sizes) -> tuple[tuple[int, ...], tuple[int, ...], int]:

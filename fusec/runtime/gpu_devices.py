@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Protocol, TypeVar
 
 import torch
 
 from fusec.runtime.gpu_driver import Driver, driver
+
+_T = TypeVar("_T")
+
+
+class Replay(Protocol):
+    """Recorded work of a GPU."""
+
+    def replay(self) -> None:
+        """Do it again, on the current stream."""
+        ...
 
 
 def _public_stream(ordinal: int) -> int:
@@ -44,3 +56,46 @@ class Gpus:
     def stream(self, ordinal: int) -> int:
         """The handle of the current stream of a GPU, as the driver takes it."""
         return _raw_stream(ordinal)
+
+    def capturing(self) -> bool:
+        """Whether somebody records what is done on the current stream."""
+        return torch.cuda.is_current_stream_capturing()
+
+    def side_stream(self, ordinal: int) -> Any:
+        """A stream to record on."""
+        return torch.cuda.Stream(ordinal)
+
+    def memory_pool(self) -> Any:
+        """Memory for recordings alone."""
+        return torch.cuda.graph_pool_handle()
+
+    def record(self, side: Any, pool: Any, run: Callable[[], _T]) -> tuple[Replay, _T]:
+        """Record what ``run`` does on the current GPU, without doing it.
+
+        Raises RuntimeError, as torch does, where it does something that cannot be recorded.
+        """
+        current = torch.cuda.current_stream()
+        side.wait_stream(current)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads (loaders that pin memory) may go on: only this one is held to the rules.
+        with torch.cuda.stream(side), _collector_paused():
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                made = run()
+            finally:
+                graph.capture_end()
+        current.wait_stream(side)
+        return graph, made
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Without the cyclic garbage collector: what it frees may call the GPU, which ends a recording
+    with an error."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -66,8 +66,8 @@ class GpuPlace:
         self, program: Program, binaries: Sequence[GpuBinary], run: NativeRun, gpus: Gpus
     ) -> None:
         """binaries: of the program's kernels; run: the native runner. Raises LoadError."""
+        self.gpus = gpus
         self._program = program
-        self._gpus = gpus
         self._driver = gpus.driver()
         self._run = run
         self._plan = LaunchPlan(program, binaries)
@@ -84,9 +84,9 @@ class GpuPlace:
     # -- a call -----------------------------------------------------------------------------
 
     def begin(self, inputs: list[Any], sizes: Sizes) -> GpuFrame:
-        gpus = self._gpus
+        gpus = self.gpus
         current = gpus.current()
-        ordinal = self._ordinal(inputs, current)
+        ordinal = self.ordinal(inputs, current)
         previous = None if ordinal == current else current
         if previous is not None:
             gpus.select(ordinal)
@@ -97,9 +97,9 @@ class GpuPlace:
                 gpus.select(previous)
             raise
 
-    def _ordinal(self, inputs: list[Any], current: int) -> int:
-        """Of the first input that is on a GPU; the current one where none is."""
-        ordinal = self._gpus.ordinal
+    def ordinal(self, inputs: list[Any], current: int) -> int:
+        """The GPU that a call runs on: that of the first input on one, else the current one."""
+        ordinal = self.gpus.ordinal
         for position in self._positions:
             found = ordinal(inputs[position])
             if found >= 0:
@@ -113,7 +113,7 @@ class GpuPlace:
         tensors: list[torch.Tensor | None] = [None] * len(self._program.slots)
         table = self._table()
         frame = GpuFrame(table, tensors, sizes, None, None, on.device, on, previous)
-        of = self._gpus.ordinal
+        of = self.gpus.ordinal
         for position, slot in self._inputs:
             tensor = inputs[position]
             tensors[slot] = tensor
@@ -132,20 +132,20 @@ class GpuPlace:
             base = block.data_ptr()
             for slot, offset in self._template:
                 table[slot] = base + offset
-        frame.launches = on.calls.take(sizes, self._gpus.stream(ordinal))
+        frame.launches = on.calls.take(sizes, self.gpus.stream(ordinal))
         return frame
 
     def end(self, frame: GpuFrame) -> None:
         frame.on.calls.give_back(frame.launches)
         if frame.previous is not None:
-            self._gpus.select(frame.previous)
+            self.gpus.select(frame.previous)
 
     def open(self, ordinal: int) -> _OnDevice:
         """Load the program onto the current GPU, where that is not done. Raises LoadError."""
         with self._lock:
             found = self._devices.get(ordinal)
             if found is None:
-                device = self._gpus.device(ordinal)
+                device = self.gpus.device(ordinal)
                 driver = self._driver
                 functions = [driver.function(b, ordinal) for b in self._plan.binaries]
                 calls = GpuCalls(self._plan, functions, driver.launch, driver.together)
@@ -171,7 +171,7 @@ class GpuPlace:
     def taken(self, slot: int) -> Step | None:
         if slot not in self._in_kernels:
             return None
-        of = self._gpus.ordinal
+        of = self.gpus.ordinal
 
         def settle(frame: GpuFrame) -> None:
             tensor = frame.tensors[slot]
@@ -197,14 +197,14 @@ class GpuPlace:
         """Copy a slot's tensor to where kernels can use it."""
         tensor = frame.tensors[slot]
         assert tensor is not None
-        found = self._gpus.ordinal(tensor)
+        found = self.gpus.ordinal(tensor)
         if found not in (-1, frame.on.ordinal):
             raise LoadError(
                 f"inputs are on GPU {frame.on.ordinal} and on GPU {found}",
                 hint="a compiled graph runs on one GPU",
             )
         if slot in self._in_kernels:
-            copy = frame.copies[slot] = _copy(tensor, frame.device)
+            copy = frame.copies[slot] = copy_to(tensor, frame.device)
             frame.table[slot] = copy.data_ptr()
 
     # -- launches ---------------------------------------------------------------------------
@@ -242,18 +242,27 @@ class GpuPlace:
         raise LoadError(f"kernel {name} does not start on GPU {frame.on.ordinal}: {message}")
 
 
-def _copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy in memory of its own with the same strides, gaps and overlaps included."""
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory from a tensor's first element to its last, gaps included, in one dimension."""
     extent = 0
     if tensor.numel():
         pairs = zip(tensor.shape, tensor.stride(), strict=True)
         extent = 1 + sum((n - 1) * s for n, s in pairs)
-    flat = tensor.detach().as_strided((extent,), (1,), tensor.storage_offset())
-    moved = torch.empty(extent, dtype=tensor.dtype, device=device)
-    # Out of pageable memory the copy is done when the call returns; out of pinned memory the
-    # caller could change what is still to be copied.
-    moved.copy_(flat, non_blocking=not flat.is_pinned())
+    return tensor.detach().as_strided((extent,), (1,), tensor.storage_offset())
+
+
+def copy_to(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A copy on a device in memory of its own with the same strides, gaps and overlaps included."""
+    source = flat(tensor)
+    moved = torch.empty(source.shape, dtype=tensor.dtype, device=device)
+    copy_into(moved, source)
     return moved.as_strided(tensor.shape, tensor.stride())
+
+
+def copy_into(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Copy without waiting for the GPU. Out of pageable memory the copy is done when the call
+    returns; out of pinned memory the caller could change what is still to be copied."""
+    target.copy_(source, non_blocking=source.is_cuda or not source.is_pinned())
 
 
 def _copy_back(frame: GpuFrame, slots: Sequence[int]) -> None:

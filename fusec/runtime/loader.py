@@ -17,6 +17,8 @@ from fusec.runtime.format import PROGRAM_BLOB, RUNNER_BLOB
 from fusec.runtime.gpu_devices import Gpus
 from fusec.runtime.gpu_launches import NativeRun, native_run, run_by_ctypes
 from fusec.runtime.gpu_place import GpuPlace
+from fusec.runtime.graph_pool import GraphPools
+from fusec.runtime.graphs import GraphRunner
 from fusec.runtime.libraries import function_address
 from fusec.runtime.program import ProgramRunner
 from fusec.runtime.report import report_of
@@ -25,10 +27,13 @@ from fusec.trace import Recorder
 _GPU_RUNNER_HOST: Final = "x86_64"  # what `fusec.codegen.runner` builds the GPU's runner for
 
 
-def load(found: Found, *, recorder: Recorder) -> ProgramRunner:
+def load(
+    found: Found, *, recorder: Recorder, graphs: GraphPools | None = None
+) -> ProgramRunner | GraphRunner:
     """The callable of an artifact: takes a list of inputs, which it clears, and returns a list.
 
-    Raises LoadError or WireError for an artifact that this process cannot run.
+    graphs: where programs on a GPU are recorded as CUDA graphs; None: they are not. Raises
+    LoadError or WireError for an artifact that this process cannot run.
     """
     with recorder.span("load"):
         blobs = found.blobs
@@ -38,8 +43,14 @@ def load(found: Found, *, recorder: Recorder) -> ProgramRunner:
         for blob, _ in program.kernels:
             if blob not in blobs:
                 raise LoadError(f"the artifact lacks {blob}", hint="it is compiled here instead")
-        place = _on_gpu(program, blobs) if program.device == "cuda" else _on_cpu(program, blobs)
-        made = ProgramRunner(program, place)
+        made: ProgramRunner | GraphRunner
+        if program.device == "cuda":
+            place = _on_gpu(program, blobs)
+            made = ProgramRunner(program, place)
+            if graphs is not None:
+                made = GraphRunner(made, place, graphs, recorder)
+        else:
+            made = ProgramRunner(program, _on_cpu(program, blobs))
     for name, value in report_of(found.manifest.meta).items():
         if not name.startswith("fallback:") and name != "arena_bytes":
             recorder.count(name, value)

@@ -185,10 +185,12 @@ class ProgramRunner:
 
     # -- a call -----------------------------------------------------------------------------
 
+    def sizes(self, inputs: list[Any]) -> Sizes:
+        """The sizes by name that inputs tell."""
+        return {name: read(inputs) for name, read in self._symbols}
+
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        sizes: Sizes = {}
-        if self._dynamic:
-            sizes = {name: read(inputs) for name, read in self._symbols}
+        sizes = self.sizes(inputs) if self._dynamic else {}
         frame = self._place.begin(inputs, sizes)
         try:
             if not torch.is_grad_enabled():  # as in every forward and backward of AOTAutograd

@@ -9,9 +9,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 
@@ -19,17 +20,25 @@ from fusec.codegen.c_toolchain import compile_shared, detect_isa
 from fusec.codegen.gpu_binary import GpuBinary
 from fusec.codegen.runner import GPU_RUNNER_NAME, gpu_runner_source
 from fusec.ir.program import Program
-from fusec.runtime.gpu_devices import Gpus
+from fusec.runtime.gpu_devices import Gpus, Replay
 from fusec.runtime.gpu_driver import _CUDA, Driver
 from fusec.runtime.gpu_launches import NativeRun, native_run, run_by_ctypes
 from fusec.runtime.gpu_place import GpuPlace
+from fusec.runtime.graph_pool import GraphPools
+from fusec.runtime.graphs import GraphRunner
 from fusec.runtime.libraries import function_address
 from fusec.runtime.program import ProgramRunner
+from fusec.trace import Recorder
 
 _SOURCE = """\
 typedef unsigned int u32;
 typedef void (*kernel)(void **arguments, u32 x, u32 y, u32 z);
+/* What a function's handle points at. */
+typedef struct { kernel run; long arguments; } function;
+typedef struct { function *f; long values[8]; u32 x, y, z; } recorded;
 long launches, loads, threads, shared, stream, together, attribute, refuse, contexts;
+long recording, records; /* recording: launches are written down from record number `records` */
+recorded memory[4096];
 
 int cuModuleLoadData(void **module, const char *image) {
   loads++;
@@ -56,7 +65,12 @@ int cuDevicePrimaryCtxRetain(void **context, int device) { *context = &contexts;
 int cuCtxSetCurrent(void *context) { contexts++; return 0; }
 int cuDevicePrimaryCtxGetState(int device, u32 *flags, int *active) { *active = 1; return 0; }
 
-static int run(void *function, u32 x, u32 y, u32 z, u32 bx, u32 bytes, void *on, void **arguments) {
+static void programs(function *f, u32 x, u32 y, u32 z, void **arguments) {
+  for (u32 k = 0; k < z; k++)
+    for (u32 j = 0; j < y; j++)
+      for (u32 i = 0; i < x; i++) f->run(arguments, i, j, k);
+}
+static int run(void *handle, u32 x, u32 y, u32 z, u32 bx, u32 bytes, void *on, void **arguments) {
   launches++;
   if (refuse) {
     int code = refuse;
@@ -67,10 +81,23 @@ static int run(void *function, u32 x, u32 y, u32 z, u32 bx, u32 bytes, void *on,
   threads = bx;
   shared = bytes;
   stream = (long)on;
-  for (u32 k = 0; k < z; k++)
-    for (u32 j = 0; j < y; j++)
-      for (u32 i = 0; i < x; i++) ((kernel)function)(arguments, i, j, k);
+  function *f = handle;
+  if (recording) {
+    recorded *r = &memory[records++];
+    *r = (recorded){f, {0}, x, y, z};
+    for (long k = 0; k < f->arguments; k++) r->values[k] = *(long *)arguments[k];
+  } else {
+    programs(f, x, y, z, arguments);
+  }
   return 0;
+}
+void replay(long first, long last) {
+  for (long i = first; i < last; i++) {
+    recorded *r = &memory[i];
+    void *arguments[8];
+    for (long k = 0; k < r->f->arguments; k++) arguments[k] = &r->values[k];
+    programs(r->f, r->x, r->y, r->z, arguments);
+  }
 }
 int cuLaunchKernel(void *function, u32 x, u32 y, u32 z, u32 bx, u32 by, u32 bz, u32 bytes,
                    void *on, void **arguments, void **extra) {
@@ -85,18 +112,19 @@ int cuLaunchCooperativeKernel(void *function, u32 x, u32 y, u32 z, u32 bx, u32 b
 #define POINTER(k) (*(float **)arguments[k])
 #define BAD(p) ((long)(p) & 15)
 /* (x, y, n: i32, scratch): y = 2 x + 1, four elements a program. */
-void affine(void **arguments, u32 i, u32 j, u32 k) {
+static void run_affine(void **arguments, u32 i, u32 j, u32 k) {
   float *x = POINTER(0), *y = POINTER(1);
   int n = *(int *)arguments[2], bad = BAD(x) || BAD(y) || *(void **)arguments[3] != 0;
   for (long e = 4l * i; e < 4l * i + 4 && e < n; e++) y[e] = bad ? -99 : 2 * x[e] + 1;
 }
 /* (x, y, rows: i64, columns: i32): y[c][r] = x[r][c] + y[c][r], an element a program. */
-void turn(void **arguments, u32 i, u32 j, u32 k) {
+static void run_turn(void **arguments, u32 i, u32 j, u32 k) {
   float *x = POINTER(0), *y = POINTER(1);
   long rows = *(long *)arguments[2];
   int columns = *(int *)arguments[3];
   y[j * rows + i] += BAD(x) || BAD(y) ? -99 : x[i * columns + j];
 }
+function affine = {run_affine, 4}, turn = {run_turn, 4};
 """
 
 
@@ -120,8 +148,17 @@ def tell(name: str, value: int) -> None:
 
 def image(name: str) -> bytes:
     """The binary of a kernel."""
-    address = ctypes.cast(getattr(library(), name), ctypes.c_void_p).value
-    return b"K" + struct.pack("q", address or 0)
+    return b"K" + struct.pack("q", ctypes.addressof(ctypes.c_long.in_dll(library(), name)))
+
+
+class HostGraph:
+    """Launches that were written down, with the addresses they had."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self._launches = first, last
+
+    def replay(self) -> None:
+        library().replay(*map(ctypes.c_long, self._launches))
 
 
 class HostGpus(Gpus):
@@ -154,6 +191,24 @@ class HostGpus(Gpus):
     def stream(self, ordinal: int) -> int:
         return self.stream_handle
 
+    def capturing(self) -> bool:
+        return False
+
+    def side_stream(self, ordinal: int) -> Any:
+        return None
+
+    def memory_pool(self) -> Any:
+        return None
+
+    def record(self, side: Any, pool: Any, run: Callable[[], Any]) -> tuple[Replay, Any]:
+        first = seen("records")
+        tell("recording", 1)
+        try:
+            made = run()
+        finally:
+            tell("recording", 0)
+        return HostGraph(first, seen("records")), made
+
 
 @functools.cache
 def runs() -> dict[str, NativeRun]:
@@ -169,3 +224,12 @@ def runner(
     """A program on the host's GPU."""
     gpus = HostGpus()
     return ProgramRunner(program, GpuPlace(program, binaries, runs()[how], gpus)), gpus
+
+
+def graphed(
+    program: Program, binaries: Sequence[GpuBinary], pools: GraphPools, recorder: Recorder
+) -> tuple[GraphRunner, HostGpus]:
+    """A program on the host's GPU that is recorded; it must not free memory: there is no pool."""
+    gpus = HostGpus()
+    place = GpuPlace(program, binaries, runs()["native"], gpus)
+    return GraphRunner(ProgramRunner(program, place), place, pools, recorder), gpus
