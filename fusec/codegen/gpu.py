@@ -22,13 +22,16 @@ from fusec.ir.kernel import KernelLoop, expressions
 _SIZE: Final = "i64"  # of a size known only at the call: nothing bounds it
 
 
-def gpu_emitter(isa: str) -> Callable[[KernelLoop], Emitted]:
-    """The code generator for one GPU architecture (``sm_90``, ``gfx942``)."""
+def gpu_emitter(
+    isa: str, choose: Callable[[KernelLoop], list[Tile]] = tiles
+) -> Callable[[KernelLoop], Emitted]:
+    """The code generator for one GPU architecture (``sm_90``, ``gfx942``); ``choose`` gives the
+    tiles of a kernel's variants."""
 
     def emit(loop: KernelLoop) -> Emitted:
         ordered = order_axes(fold_constants(loop))
         sizes = _sizes(ordered)
-        found = tiles(ordered)
+        found = choose(ordered)
         kind = "poi" if not ordered.folded else "red" if found[0].looped else "per"
         name = kernel_name(ordered, kind)
         numbered: dict[Expr, Expr] = {s: ex.symbol(f"n{i}") for i, s in enumerate(sizes)}

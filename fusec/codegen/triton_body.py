@@ -8,7 +8,7 @@ row, a column, or the whole tile.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -99,15 +99,27 @@ class Scope:
 
     def value(self, root: Scalar) -> str:
         """The name of a value, computed here or around here; the text of a constant."""
-        for node in lp.walk((root,)):
-            if not isinstance(node, Const) and self._find(node) is None:
-                home = self._home(node)
-                home.known[node] = home._compute(node)
+        for node in self._missing(root):
+            home = self._home(node)
+            home.known[node] = home._compute(node)
         if isinstance(root, Const):
             return typed(root)
         found = self._find(root)
         assert found is not None
         return found.known[root]
+
+    def _missing(self, root: Scalar) -> Iterator[Scalar]:
+        """What has to be computed for a value, operands before users."""
+        stack = [(root, False)]
+        while stack:
+            node, ready = stack.pop()
+            if isinstance(node, Const) or self._find(node) is not None:
+                continue
+            if ready:
+                yield node
+            else:
+                stack.append((node, True))
+                stack.extend((c, False) for c in reversed(lp.children(node)))
 
     def whole(self, root: Scalar, shape: Shape) -> str:
         """A value in a shape that it may not fill."""

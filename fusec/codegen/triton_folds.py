@@ -61,7 +61,7 @@ class Folds:
 
     def fold(self, scope: Scope, s: Statement) -> None:
         """Reduce a value over the tile; the result becomes a known value of the scope."""
-        value = self._inside(scope, s)
+        value = self.inside(scope, s)
         if s.fold in lp.SCANS:
             self._scan(scope, s, value)
         elif s.fold in INDEXED:
@@ -75,7 +75,7 @@ class Folds:
         """Partial results at their neutral values."""
         dtype = self.dtype(s)
         if s.fold in lp.SCANS:
-            shape = self.frame.tile.shape(self._kept()) if len(self.whole) > 1 else "[]"
+            shape = self.result_shape()
             neutral = identity(lp.SCANS[s.fold], dtype)
             scope.emit(f"{self.partial(s)} = tl.full({shape}, {neutral}, {TYPES[dtype]})")
             return
@@ -89,17 +89,17 @@ class Folds:
         """Fold one block into the partial results."""
         name = self.partial(s)
         if s.fold in INDEXED:
-            value = self._inside(scope, s)
+            value = self.inside(scope, s)
             scope.emit(
                 f"{name}, {name}_at = {_COMBINE[s.fold or '']}({name}, {name}_at, {value}, "
                 f"{self._positions()})"
             )
             return
-        value = self._inside(scope, s)
+        value = self.inside(scope, s)
         if s.fold in lp.SCANS:
             fold = lp.SCANS[s.fold]
             self._scan(scope, s, value, carry=name)
-            value = self._reduce(fold, self.dtype(s), value)
+            value = self.reduce(fold, self.dtype(s), value)
             scope.emit(f"{name} = {_UPDATE[fold].format(a=name, v=value)}")
             return
         scope.emit(f"{name} = {self._update(s, name, value)}")
@@ -124,7 +124,7 @@ class Folds:
             return _UPDATE[s.fold].format(a=name, v=value)
         return f"{_COMBINE[s.fold or '']}({name}, {value})"
 
-    def _inside(self, scope: Scope, s: Statement) -> str:
+    def inside(self, scope: Scope, s: Statement) -> str:
         """The value over the whole tile, neutral beyond the end of the folded axes."""
         dtype = self.dtype(s)
         value = s.value if s.fold in INDEXED else lp.cast(s.value, dtype)
@@ -169,7 +169,7 @@ class Folds:
             return "0"
         return f"{dims.index(self.dim)}, keep_dims=True"
 
-    def _reduce(self, fold: str, dtype: str, value: str) -> str:
+    def reduce(self, fold: str, dtype: str, value: str) -> str:
         along = self._along()
         if dtype == "bool":
             extreme = "max" if fold in ("or", "max", "sum") else "min"
@@ -186,11 +186,16 @@ class Folds:
         name = value
         if self.dim is not None:
             name = f"fold{self.numbers[s.buffer]}"
-            scope.emit(f"{name} = {self._reduce(s.fold or '', self.dtype(s), value)}")
+            scope.emit(f"{name} = {self.reduce(s.fold or '', self.dtype(s), value)}")
         scope.known[lp.reduced(s.buffer, self.loop.results[s.buffer])] = name
 
-    def _kept(self) -> Shape:
-        return frozenset(d.name for d in self.frame.tile.dims if d is not self.dim)
+    def result_shape(self) -> str:
+        """The shape of a result, as text."""
+        if len(self.whole) == 1:
+            return "[]"
+        return self.frame.tile.shape(
+            frozenset(d.name for d in self.frame.tile.dims if d is not self.dim)
+        )
 
     def _scan(self, scope: Scope, s: Statement, value: str, carry: str = "") -> None:
         """The results up to each point, from what ``carry`` holds of the points before."""

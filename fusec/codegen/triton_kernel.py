@@ -7,6 +7,7 @@ from typing import Final
 from fusec.codegen.triton_body import Frame, Scope, dim_lines
 from fusec.codegen.triton_expr import is_wide
 from fusec.codegen.triton_folds import Folds
+from fusec.codegen.triton_online import Merged, Online, merged
 from fusec.codegen.triton_precision import precise_values
 from fusec.codegen.triton_tile import FOLDED, Tile, upper
 from fusec.ir import expr as ex
@@ -32,6 +33,7 @@ class _Kernel:
         self.tile = tile
         names = {b: f"b{i}" for i, b in enumerate(loop.buffers)}
         self.stage = 0
+        self.done: set[int] = set()  # stages whose pass an earlier one made along
         self.last_use = _last_uses(loop)
         self.across = [s for s in loop.statements if s.across]
         self.frame = Frame(
@@ -140,7 +142,8 @@ class _Kernel:
                 self._store(scope, s)
         statements = self._statements(stage, inner=True)
         if statements and self.tile.looped:
-            self._loop(statements)
+            if stage not in self.done:
+                self._loop(statements, merged(self.loop, stage))
         else:
             self._at_once(scope, statements)
 
@@ -156,7 +159,7 @@ class _Kernel:
 
     def _comment(self, scope: Scope, stage: int) -> None:
         folds = [s.fold or "" for s in self._statements(stage, inner=True) if s.fold is not None]
-        if folds:
+        if folds and stage not in self.done:
             scope.emit(f"# stage {stage}: {', '.join(folds)}")
         elif stage:
             scope.emit(f"# stage {stage}")
@@ -172,23 +175,33 @@ class _Kernel:
             else:
                 self.folds.fold(scope, s)
 
-    def _loop(self, statements: list[Statement]) -> None:
-        """One pass over the folded axes, block by block."""
+    def _loop(self, statements: list[Statement], groups: tuple[Merged, ...]) -> None:
+        """One pass over the folded axes, block by block; ``groups`` take the next stage along."""
         root, dim = self.root, self.tile.folded
         assert dim is not None
-        folds = [s for s in statements if s.fold is not None]
+        online = {g.first: Online(self.loop, self.frame, self.folds, g) for g in groups}
+        folds = [s for s in statements if s.fold is not None and s not in online]
+        if online:
+            self.done.add(self.stage + 1)
+            root.emit(f"# and what stage {self.stage + 1} folds")
+        for both in online.values():
+            both.declare(root)
         for s in folds:
             self.folds.declare(root, s)
         body = Scope(self.frame, frozenset(dim.axes), root)
         for line in dim_lines(self.frame, dim, "start"):
             body.emit(line)
         for s in statements:
-            if s.fold is None:
+            if s in online:
+                online[s].accumulate(body)
+            elif s.fold is None:
                 self._store(body, s)
             else:
                 self.folds.accumulate(body, s)
         root.emit(self._range("start", dim.count, dim.constant))
         root.lines += [_INDENT + line for line in body.lines]
+        for both in online.values():
+            both.finish(root)
         for s in folds:
             self.folds.finish(root, s)
 
@@ -208,7 +221,8 @@ class _Kernel:
         if shared and self.loop.kept:
             return "evict_last"
         if self.tile.looped and FOLDED in shape:
-            return "evict_last" if self.last_use[load] > self.stage else "evict_first"
+            stage = self.stage + (self.stage + 1 in self.done)
+            return "evict_last" if self.last_use[load] > stage else "evict_first"
         return ""
 
 

@@ -140,18 +140,18 @@ def _rows(loop: KernelLoop) -> Iterator[Tile]:
 
 def _short_rows(loop: KernelLoop, width: int, rows: int | None) -> Iterator[Tile]:
     best = max(1, _TILE // width)
+    most = _power(rows) if rows is not None else best * 4
+    row = Dim(FOLDED, loop.inner, width)
     for x, warps in (
         (best, 4), (best // 2, 4), (2 * best, 8), (best // 4, 2), (4 * best, 8), (best // 2, 2),
         (best, 8),
     ):  # fmt: skip
-        if x >= 1 and (rows is None or x < 2 * rows):
-            if x == 1:
-                yield Tile((Dim(FOLDED, loop.inner, width),), loop.kept, None, min(warps, 4), 1)
-            else:
-                dims = (Dim("x", loop.kept, x), Dim(FOLDED, loop.inner, width))
-                yield Tile(dims, (), None, warps, 1)
-    if rows is not None and rows < 2:
-        yield Tile((Dim(FOLDED, loop.inner, width),), loop.kept, None, 4, 1)
+        count = max(1, min(x, most))
+        threads = max(1, min(warps, count * width // _LANES))
+        if count == 1:
+            yield Tile((row,), loop.kept, None, min(threads, 4), 1)
+        else:
+            yield Tile((Dim("x", loop.kept, count), row), (), None, threads, 1)
 
 
 def _carried(loop: KernelLoop, axis: Sym) -> Iterator[Tile]:

@@ -7,17 +7,25 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 
-def run_cases(
-    cases: Iterable[tuple[str, str, dict[str, int], list[int]]], folder: Path
-) -> dict[str, list[str]]:
-    """What is wrong with each case's kernels, by name: name, graph, sizes, variants to try."""
-    lines = [
-        json.dumps({"name": name, "text": text, "sizes": sizes, "picks": picks})
-        for name, text, sizes, picks in cases
-    ]
+@dataclass(frozen=True)
+class Case:
+    """A graph, the values of its sizes, and the numbers of the variants to try; block: rows are
+    walked in blocks of this size (0: as the variants say)."""
+
+    name: str
+    text: str
+    picks: tuple[int, ...] = (0,)
+    block: int = 0
+    sizes: dict[str, int] = field(default_factory=dict)
+
+
+def run_cases(cases: Iterable[Case], folder: Path) -> dict[str, list[str]]:
+    """What is wrong with the kernels of each case, by its name."""
+    lines = [json.dumps(asdict(case)) for case in cases]
     done = subprocess.run(
         [sys.executable, "-m", "tests.codegen.triton_interpreter", str(folder)],
         input="\n".join(lines),

@@ -12,6 +12,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,9 +26,12 @@ from triton.runtime.interpreter import TensorHandle
 from fusec.capture.eager import EagerProgram
 from fusec.codegen.gpu import gpu_emitter
 from fusec.codegen.gpu_source import GpuSource, Variant
+from fusec.codegen.triton_tile import FOLDED, Dim, Tile
+from fusec.codegen.triton_variants import tiles
 from fusec.ir import expr as ex
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.graph import Graph, TensorType
+from fusec.ir.kernel import KernelLoop
 from fusec.ir.loop import BufferView, Compute, LoopProgram
 from fusec.ir.text import parse_graph
 from fusec.ir.verify_kernel import verify_kernel
@@ -89,9 +93,16 @@ class Runner:
         self.modules: dict[str, ModuleType] = {}
 
     def run(
-        self, grouped: Schedule, inputs: Sequence[torch.Tensor], sizes: dict[str, int], pick: int
+        self,
+        grouped: Schedule,
+        inputs: Sequence[torch.Tensor],
+        sizes: dict[str, int],
+        pick: int,
+        block: int,
     ) -> list[torch.Tensor]:
-        """The outputs of a program; ``pick`` chooses the variants. Overwrites inputs."""
+        """The outputs of a program; ``pick`` chooses the variants. Overwrites inputs.
+
+        block: rows are walked in blocks of this size; 0: as the variants say."""
         program = grouped.program
         memory = _allocate(program, inputs, sizes)
         needed = read_outside(grouped)
@@ -100,7 +111,7 @@ class Runner:
                 raise NotImplementedError("an external call")
             loop = simplify_axes(build_kernel_loop(program, group, needed[position]))
             verify_kernel(loop)
-            made = gpu_emitter("sm_90")(loop)
+            made = gpu_emitter("sm_90", partial(_looped, block) if block else tiles)(loop)
             assert isinstance(made.kernel, GpuSource)
             assert GpuSource.from_bytes(made.kernel.to_bytes()) == made.kernel
             variants = made.kernel.variants
@@ -143,6 +154,15 @@ class Runner:
             spec.loader.exec_module(module)
             self.modules[source] = module
         return self.modules[source]
+
+
+def _looped(block: int, loop: KernelLoop) -> list[Tile]:
+    """Tiles that walk along rows, where there are any."""
+    if not loop.folded or loop.carried is not None:
+        return tiles(loop)
+    row = Dim(FOLDED, loop.inner, block, looped=True)
+    several = Tile((Dim("x", loop.kept, 4), row)) if loop.kept else Tile((row,), warps=8)
+    return [Tile((row,), loop.kept), several]
 
 
 def _allocate(
@@ -221,7 +241,9 @@ def difference(got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> s
     )
 
 
-def check(runner: Runner, text: str, sizes: dict[str, int], picks: Sequence[int]) -> list[str]:
+def check(
+    runner: Runner, text: str, sizes: dict[str, int], picks: Sequence[int], block: int
+) -> list[str]:
     """What is wrong with the variants of a graph's kernels."""
     graph = parse_graph(text)
     plan = grouped(graph)
@@ -231,7 +253,7 @@ def check(runner: Runner, text: str, sizes: dict[str, int], picks: Sequence[int]
         wide = [t.double() if t.is_floating_point() else t for t in real]
         want = EagerProgram(graph)(list(theirs))
         exact = EagerProgram(parse_graph(_LOWER.sub("f64", text)))(list(wide))
-        got = runner.run(plan, mine, sizes, pick)
+        got = runner.run(plan, mine, sizes, pick, block)
         for i, (a, b, c) in enumerate(
             zip([*got, *mine], [*want, *theirs], [*exact, *wide], strict=True)
         ):
@@ -246,7 +268,7 @@ def main() -> None:
     for line in sys.stdin:
         case = json.loads(line)
         try:
-            wrong = check(runner, case["text"], case["sizes"], case["picks"])
+            wrong = check(runner, case["text"], case["sizes"], case["picks"], case["block"])
         except Exception as error:  # noqa: BLE001 - whatever it is, the case has failed
             wrong = [f"{type(error).__name__}: {error}"]
         sys.stdout.write(json.dumps({"name": case["name"], "wrong": wrong}) + "\n")
