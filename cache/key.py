@@ -6,8 +6,8 @@ import re
 
 from cache.errors import ProtocolError
 
-KINDS = frozenset({"front", "graph", "kernel"})
-_KEY = re.compile(r"(front|graph|kernel)/([0-9a-f]{64})")
+KINDS = frozenset({"front", "graph", "kernel", "tuning"})
+_KEY = re.compile(r"(front|graph|kernel|tuning)/([0-9a-f]{64})")
 
 
 def parse(key: str) -> tuple[str, str]:

@@ -38,7 +38,7 @@ log = logging.getLogger("fusec.cache")
 
 Handler = Callable[[ServiceState, Request, str], Awaitable[Response]]
 _HEX = "[0-9a-f]{64}"
-_KEY = f"(?:front|graph|kernel)/{_HEX}"
+_KEY = f"(?:front|graph|kernel|tuning)/{_HEX}"
 
 
 @dataclass(frozen=True)

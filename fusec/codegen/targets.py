@@ -13,6 +13,7 @@ from fusec.codegen.gpu_source import GpuSource
 from fusec.codegen.host import Emit
 from fusec.codegen.kernel_source import KernelSource
 from fusec.codegen.runner import runner_source
+from fusec.codegen.triton_toolchain import compile_variant, compiler_version
 from fusec.errors import CodegenError, WireError
 from fusec.options import Target
 from fusec.schedule.cost import CPU, Machine
@@ -25,14 +26,14 @@ COMPILE_TIMEOUT_S: Final = 120.0
 @dataclass(frozen=True, slots=True)
 class CodeGenerator:
     """machine: rates for the search; emit: a loop to source; runner: the native code that runs
-    launches; build: source to binary, raising CompileError; compiler: what makes the binaries, as
-    it enters kernel keys."""
+    launches; build: source to binary, raising CompileError; compiler: what makes the binary of a
+    source, as it enters kernel keys."""
 
     machine: Machine
     emit: Emit
     runner: KernelSource
     build: Callable[[Source], bytes]
-    compiler: Callable[[], str]
+    compiler: Callable[[Source], str]
 
 
 @lru_cache(maxsize=16)
@@ -40,7 +41,7 @@ def code_generator(target: Target) -> CodeGenerator:
     """Raises CodegenError for a target that there is no code generator for."""
     if target.device == "cpu":
         return CodeGenerator(
-            CPU, cpu_emitter(target.isa), runner_source(target.isa), _build_c, _c_compiler
+            CPU, cpu_emitter(target.isa), runner_source(target.isa), _build, _compiler
         )
     raise CodegenError(f"no code generator for {target.device}", hint="targets: cpu")
 
@@ -59,9 +60,11 @@ def source_from_bytes(data: bytes) -> Source:
     raise WireError("a kernel of an unknown kind")
 
 
-def _build_c(kernel: Source) -> bytes:
+def _build(kernel: Source) -> bytes:
+    if isinstance(kernel, GpuSource):
+        return compile_variant(kernel, 0, COMPILE_TIMEOUT_S).to_bytes()
     return compile_shared(kernel.source, kernel.isa, COMPILE_TIMEOUT_S)
 
 
-def _c_compiler() -> str:
-    return compiler().version
+def _compiler(kernel: Source) -> str:
+    return compiler_version() if isinstance(kernel, GpuSource) else compiler().version

@@ -1,0 +1,98 @@
+"""What a kernel needs to be launched for timing: how large its buffers and its sizes are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fusec.codegen.gpu_source import GpuSource
+from fusec.codegen.host import HostPlan
+from fusec.codegen.kernel_source import KernelSource
+from fusec.ir import expr as ex
+from fusec.ir.dtypes import DTYPES
+from fusec.ir.program import Launch, Program, Slot
+
+TYPICAL_SIZE: Final = 64  # for a symbol whose value nobody knows
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """``count`` elements of type ``dtype``, as `fusec.ir.dtypes` names it.
+
+    below: integers are filled with values from 0 to this, exclusive. 1 fits where they are places
+    in another buffer of unknown size.
+    """
+
+    count: int
+    dtype: str
+    below: int = 1
+
+    @property
+    def bytes(self) -> int:
+        return self.count * DTYPES[self.dtype].size
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A kernel, its buffers in the order of its pointers, and the values of its sizes."""
+
+    source: GpuSource
+    buffers: tuple[Buffer, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(b.bytes for b in self.buffers)
+
+    def grid(self, variant: int) -> tuple[int, ...]:
+        """Programs along each dimension."""
+        values = {f"n{i}": size for i, size in enumerate(self.sizes)}
+        return tuple(ex.evaluate(e, values) for e in self.source.variants[variant].grid)
+
+    def to_wire(self) -> dict[str, Any]:
+        """What the process that times kernels needs of it."""
+        types = [t.partition(":")[0] for t in self.source.signature if not t.startswith("*")]
+        return {
+            "buffers": [[b.count, b.dtype, b.below] for b in self.buffers],
+            "sizes": [[kind, value] for kind, value in zip(types, self.sizes, strict=True)],
+        }
+
+
+def problems(host: HostPlan, sizes: Mapping[str, int] | None = None) -> tuple[Problem, ...]:
+    """The problems of a program's GPU kernels, each with the largest of its launches.
+
+    sizes: values of the program's symbols; where one is not given it is a typical one that the
+    symbol's range allows.
+    """
+    values = dict(sizes or {})
+    for symbol in host.program.symbols:
+        upper = TYPICAL_SIZE if symbol.upper is None else symbol.upper
+        values.setdefault(symbol.name, min(max(TYPICAL_SIZE, symbol.lower), upper))
+    found: dict[int, Problem] = {}
+    for step in host.program.steps:
+        if not isinstance(step, Launch):
+            continue
+        source = host.kernels[step.kernel]
+        if isinstance(source, KernelSource):
+            continue
+        made = _problem(source, step, host.program, values)
+        if step.kernel not in found or made.bytes > found[step.kernel].bytes:
+            found[step.kernel] = made
+    return tuple(found[number] for number in sorted(found))
+
+
+def _problem(
+    source: GpuSource, launch: Launch, program: Program, values: Mapping[str, int]
+) -> Problem:
+    buffers = tuple(_buffer(program.slots[number], values) for number in launch.slots)
+    return Problem(source, buffers, tuple(ex.evaluate(e, values) for e in launch.sizes))
+
+
+def _buffer(slot: Slot, values: Mapping[str, int]) -> Buffer:
+    shape = [ex.evaluate(e, values) for e in slot.shape]
+    stride = [ex.evaluate(e, values) for e in slot.stride]
+    if 0 in shape:
+        return Buffer(0, slot.dtype)
+    reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    return Buffer(reach + 1, slot.dtype)

@@ -1,0 +1,61 @@
+"""Problems are read off a program: which buffers, how large, with which sizes."""
+
+from fusec.codegen.gpu import gpu_emitter
+from fusec.codegen.host import HostPlan, build_host_plan
+from fusec.ir.text import parse_graph
+from fusec.lower.lowering import lower
+from fusec.schedule.search import schedule
+from fusec.tune.problem import TYPICAL_SIZE, Buffer, problems
+from tests.tune.kernels import problem, variant
+
+
+def host_plan(text: str) -> HostPlan:
+    return build_host_plan(schedule(lower(parse_graph(text))), gpu_emitter("sm_90"), "cuda")
+
+
+STATIC = """\
+%0 = input "x": bf16[8, 100] stride [128, 1]
+%1 = input "i": i64[8, 100]
+%2 = call aten.add.Tensor(%0, %1): bf16[8, 100]
+return %2
+"""
+DYNAMIC = """\
+symbol s0 in [2, 1048576]
+%0 = input "x": f32[s0, 4]
+%1 = call aten.exp.default(%0): f32[s0, 4]
+return %1
+"""
+
+
+def test_buffers_reach_as_far_as_their_strides() -> None:
+    (made,) = problems(host_plan(STATIC))
+    kinds = sorted((b.dtype, b.count, b.below) for b in made.buffers)
+    assert kinds == [("bf16", 800, 1), ("bf16", 7 * 128 + 100, 1), ("i64", 800, 1)]
+    assert made.sizes == ()
+    assert made.bytes == 2 * (800 + 996) + 8 * 800
+
+
+def test_sizes_are_the_ones_given_or_typical() -> None:
+    plan = host_plan(DYNAMIC)
+    (given,) = problems(plan, {"s0": 1000})
+    assert [b.count for b in given.buffers] == [4000, 4000]
+    assert 1000 in given.sizes or 4000 in given.sizes
+    (typical,) = problems(plan)
+    assert [b.count for b in typical.buffers] == [4 * TYPICAL_SIZE] * 2
+    types = [t for t in given.source.signature if not t.startswith("*")]
+    assert given.to_wire()["sizes"] == [[t, n] for t, n in zip(types, given.sizes, strict=True)]
+
+
+def test_the_grid_is_of_the_problems_sizes() -> None:
+    made = problem(5000, variant(block=1024), variant(block=512))
+    assert made.grid(0) == (5,)
+    assert made.grid(1) == (10,)
+    assert made.to_wire() == {
+        "buffers": [[5000, "f32", 1], [5000, "f32", 1]],
+        "sizes": [["i64", 5000]],
+    }
+
+
+def test_bytes_of_a_buffer() -> None:
+    assert Buffer(3, "f64").bytes == 24
+    assert Buffer(3, "bool").bytes == 3
