@@ -5,8 +5,8 @@ and stage k + 1 the sums of ``v - t/n`` and of its square. After: one pass in wh
 
 - the sum belongs to the largest value so far, and is rescaled when that grows (M. Milakov and
   N. Gimelshein, "Online normalizer calculation for softmax", 2018): blocks first, then the row;
-- each point of the tile has a mean and a sum of squared deviations of its own (B. P. Welford, 1962),
-  brought together at the end as T. F. Chan, G. H. Golub and R. J. LeVeque do (1979).
+- each point of the tile has a mean and a sum of squared deviations of its own (B. P. Welford,
+  1962), brought together at the end as T. F. Chan, G. H. Golub and R. J. LeVeque do (1979).
 
 A row that a program does not hold is then read once less.
 """
