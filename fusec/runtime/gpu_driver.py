@@ -61,7 +61,7 @@ class Driver:
         """Raises LoadError for a driver that lacks a function."""
         self._library = library
         self._names = names
-        self._functions: dict[tuple[str, str, int], int] = {}
+        self._functions: dict[tuple[str, str, int, int], int] = {}
         self._lock = threading.Lock()
         try:
             self.launch = _address(library, names.launch)
@@ -78,7 +78,8 @@ class Driver:
 
         Raises LoadError with the driver's message.
         """
-        key = (hashlib.sha256(binary.image).hexdigest(), binary.name, ordinal)
+        digest = hashlib.sha256(binary.image).hexdigest()
+        key = (digest, binary.name, binary.shared, ordinal)
         with self._lock:
             found = self._functions.get(key)
             if found is None:
