@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 
-from cache.auth import ROLES, hash_token
+from cache.auth import ROLES, Grant, hash_token
 from cache.config import ENV_PREFIX, ServiceConfig
 from cache.errors import CacheError
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = vars(_parser().parse_args(argv))
     command = arguments.pop("command")
     if command == "token":
-        return _token(arguments["role"])
+        return _token(arguments["role"], arguments["namespace"])
     flags = {name: str(value) for name, value in arguments.items() if value is not None}
     try:
         return _serve(ServiceConfig.load(os.environ, flags))
@@ -66,13 +66,16 @@ def _parser() -> argparse.ArgumentParser:
             serve.add_argument(flag, metavar="X", help=text + shown)
     token = commands.add_parser("token", help="make a token and the setting that grants it a role")
     token.add_argument("--role", choices=ROLES, default="read")
+    token.add_argument("--namespace", default="", help="where it counts; * is everywhere")
     return parser
 
 
-def _token(role: str) -> int:
+def _token(role: str, namespace: str) -> int:
     token = secrets.token_urlsafe(32)
+    grant = Grant(role, hash_token(token), namespace)
+    setting = ":".join(filter(None, (grant.role, grant.sha256, grant.namespace)))
     print(f"token, for whoever is to hold it (shown once):  {token}")
-    print(f"add to FUSEC_CACHE_TOKENS of the service:        {role}:{hash_token(token)}")
+    print(f"add to FUSEC_CACHE_TOKENS of the service:        {setting}")
     return 0
 
 
@@ -92,10 +95,11 @@ def _serve(config: ServiceConfig) -> int:
             ws="none",
             lifespan="on",
             timeout_graceful_shutdown=30,
+            **config.tls().uvicorn(),
         )
     )
     with listen(config.host, config.port) as listener:
-        address = address_of(config.host, listener)
+        address = address_of(config.host, listener, config.tls().scheme)
         print(f"fusec cache: {config.store} at {address}", file=sys.stderr, flush=True)
         server.run(sockets=[listener])
     return 0

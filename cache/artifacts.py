@@ -12,9 +12,23 @@ from dataclasses import dataclass
 
 from cache import key as keys
 from cache.digest import digest
-from cache.errors import Corrupt, MissingBlobs, NewerVersion, ProtocolError, TooLarge
+from cache.errors import (
+    BadSignature,
+    CacheError,
+    Corrupt,
+    MissingBlobs,
+    NewerVersion,
+    ProtocolError,
+    Revoked,
+    TooLarge,
+    UnknownSigner,
+    Unsigned,
+    Untrusted,
+)
 from cache.manifest import Manifest
+from cache.seal import Seal
 from cache.store import Blobs, Store, get_blobs
+from cache.trust import OWN_STORE, Trust
 
 
 class Miss(enum.Enum):
@@ -24,6 +38,10 @@ class Miss(enum.Enum):
     BLOB_MISSING = "blob_missing"
     CORRUPT = "corrupt"
     NEWER_VERSION = "newer_version"
+    UNSIGNED = "unsigned"
+    UNKNOWN_SIGNER = "unknown_signer"
+    BAD_SIGNATURE = "bad_signature"
+    REVOKED = "revoked"
 
 
 OnMiss = Callable[[str, Miss], None]
@@ -32,23 +50,35 @@ OnMiss = Callable[[str, Miss], None]
 
 @dataclass(frozen=True)
 class Found:
-    """An artifact: its manifest and the bytes of each blob by name, all verified."""
+    """An artifact: its manifest, the bytes of each blob by name, all verified, and its seal."""
 
     manifest: Manifest
     blobs: dict[str, bytes]
+    seal: Seal | None = None
 
 
-def publish(store: Store, key: str, manifest: Manifest, blobs: Mapping[str, bytes]) -> Manifest:
+def publish(
+    store: Store,
+    key: str,
+    manifest: Manifest,
+    blobs: Mapping[str, bytes],
+    *,
+    seal: Seal | None = None,
+    trust: Trust = OWN_STORE,
+) -> Manifest:
     """Write an artifact, blobs first. Returns the manifest that stands under the key afterwards.
 
     That is another writer's if one was there first and is whole: one decision a key. A standing
-    entry that is damaged or lacks a blob is replaced. One of a newer version is left alone, and
-    `manifest` is returned though it does not stand.
+    entry that is damaged, lacks a blob or is not to be trusted is replaced. One of a newer version
+    is left alone, and `manifest` is returned though it does not stand.
 
+    seal: of this manifest under this key; the entry is unsigned without.
     Raises ProtocolError if `blobs` are not what `manifest` names, or what the store raises.
     """
     _check_match(key, manifest, blobs)
     data = manifest.encode()
+    if seal is not None:
+        data = seal.wrap(data)
     _put_blobs(store, manifest, blobs)
     try:
         written = store.put_entry(key, data)
@@ -61,10 +91,10 @@ def publish(store: Store, key: str, manifest: Manifest, blobs: Mapping[str, byte
     standing_bytes = store.get_entry(key)
     if standing_bytes is not None:
         try:
-            standing = decode_entry(key, standing_bytes)
+            standing, _ = open_entry(key, standing_bytes, trust)
         except NewerVersion:
             return manifest
-        except (Corrupt, ProtocolError, TooLarge):
+        except (Corrupt, ProtocolError, TooLarge, Untrusted):
             standing = None
         if standing is not None and not _absent(store, standing):
             return standing
@@ -72,19 +102,26 @@ def publish(store: Store, key: str, manifest: Manifest, blobs: Mapping[str, byte
     return manifest
 
 
-def lookup(store: Store, key: str, *, on_miss: OnMiss | None = None) -> Found | None:
+def lookup(
+    store: Store, key: str, *, on_miss: OnMiss | None = None, trust: Trust = OWN_STORE
+) -> Found | None:
     """The artifact under a key, or None. Raises what the store raises (NotReachable, Refused)."""
-    return lookup_many(store, [key], on_miss=on_miss).get(key)
+    return lookup_many(store, [key], on_miss=on_miss, trust=trust).get(key)
 
 
 def lookup_many(
-    store: Store, wanted: Sequence[str], *, on_miss: OnMiss | None = None
+    store: Store,
+    wanted: Sequence[str],
+    *,
+    on_miss: OnMiss | None = None,
+    trust: Trust = OWN_STORE,
 ) -> dict[str, Found]:
     """The artifacts under those of the keys that have one. Blobs are read in one batch."""
     return collect(
         {key: store.get_entry(key) for key in wanted},
         lambda digests: get_blobs(store, digests),
         on_miss=on_miss,
+        trust=trust,
     )
 
 
@@ -93,10 +130,12 @@ def collect(
     read: Callable[[Sequence[str]], Blobs],
     *,
     on_miss: OnMiss | None = None,
+    trust: Trust,
 ) -> dict[str, Found]:
     """Turn entries' bytes by key into artifacts, reading all their blobs with one call of `read`.
 
-    What cannot be used is left out and reported to `on_miss`.
+    What cannot be used, or is not to be trusted, is left out and reported to `on_miss`; no blob of
+    it is read.
     """
 
     def missed(key: str, reason: Miss) -> None:
@@ -104,16 +143,15 @@ def collect(
             on_miss(key, reason)
 
     manifests: dict[str, Manifest] = {}
+    seals: dict[str, Seal | None] = {}
     for key, data in entries.items():
         if data is None:
             missed(key, Miss.ABSENT)
             continue
         try:
-            manifests[key] = decode_entry(key, data)
-        except NewerVersion:
-            missed(key, Miss.NEWER_VERSION)
-        except (Corrupt, ProtocolError, TooLarge):
-            missed(key, Miss.CORRUPT)
+            manifests[key], seals[key] = open_entry(key, data, trust)
+        except (Corrupt, ProtocolError, TooLarge, Untrusted) as error:
+            missed(key, _reason(error))
     wanted = dict.fromkeys(digest for made in manifests.values() for digest in made.digests())
     blobs = read(list(wanted)) if wanted else Blobs({}, frozenset())
     found: dict[str, Found] = {}
@@ -126,16 +164,34 @@ def collect(
         elif any(len(whole[name]) != size for name, _, size in manifest.blobs):
             missed(key, Miss.CORRUPT)
         else:
-            found[key] = Found(manifest, whole)
+            found[key] = Found(manifest, whole, seals[key])
     return found
 
 
-def decode_entry(key: str, data: bytes) -> Manifest:
-    """The manifest of an entry, which must be of the key's kind. Raises like Manifest.decode."""
-    manifest = Manifest.decode(data)
+def open_entry(key: str, data: bytes, trust: Trust) -> tuple[Manifest, Seal | None]:
+    """An entry's manifest, which must be of the key's kind, and its seal.
+
+    Raises like `Trust.open`, then like `Manifest.decode`.
+    """
+    seal, body = trust.open(key, data)
+    manifest = Manifest.decode(body)
     if manifest.kind != keys.kind_of(key):
         raise ProtocolError(f"entry {key[:24]}… holds a manifest of kind {manifest.kind!r}")
-    return manifest
+    trust.check(key, manifest)
+    return manifest, seal
+
+
+_REASONS: tuple[tuple[type[CacheError], Miss], ...] = (
+    (NewerVersion, Miss.NEWER_VERSION),
+    (Unsigned, Miss.UNSIGNED),
+    (UnknownSigner, Miss.UNKNOWN_SIGNER),
+    (BadSignature, Miss.BAD_SIGNATURE),
+    (Revoked, Miss.REVOKED),
+)
+
+
+def _reason(error: CacheError) -> Miss:
+    return next((miss for kind, miss in _REASONS if isinstance(error, kind)), Miss.CORRUPT)
 
 
 def _check_match(key: str, manifest: Manifest, blobs: Mapping[str, bytes]) -> None:

@@ -1,4 +1,8 @@
-"""Who may do what: bearer tokens with roles, kept as SHA-256, compared in constant time."""
+"""Who may do what, and where: bearer tokens with roles, kept as SHA-256, compared in constant time.
+
+A token is rotated with overlap: the service is given the new one's hash beside the old one's, the
+holders change, the old hash is taken out.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +12,28 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cache.errors import ConfigError
+from cache.errors import ConfigError, ProtocolError
+from cache.key import require_namespace
 
 ROLES = ("read", "submit", "write", "admin")
 """From least to most; each may do what those before it may."""
+
+EVERYWHERE = "*"
+"""In the place of a namespace: all of them."""
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Grant:
-    """A role for whoever holds the token with this SHA-256 (64 hex characters)."""
+    """A role in one namespace for whoever holds the token with this SHA-256 (64 hex characters).
+
+    `namespace`: "" is the default one, EVERYWHERE is all.
+    """
 
     role: str
     sha256: str
+    namespace: str = ""
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -31,14 +43,27 @@ class Grant:
                 f"the {self.role} token is not a SHA-256 in hex",
                 hint="configure the hash of a token, not the token: `python -m cache token`",
             )
+        if self.namespace != EVERYWHERE:
+            try:
+                require_namespace(self.namespace)
+            except ProtocolError as error:
+                raise ConfigError(error.message, hint=error.hint) from error
 
     @classmethod
     def parse(cls, text: str) -> Grant:
-        """From `role:sha256`. Raises ConfigError without showing what might be a token."""
-        role, colon, hashed = text.strip().partition(":")
+        """From `role:sha256` or `role:sha256:namespace`.
+
+        Raises ConfigError without showing what might be a token.
+        """
+        role, colon, rest = text.strip().partition(":")
         if not colon:
-            raise ConfigError("a token setting is not of the form role:sha256")
-        return cls(role, hashed)
+            raise ConfigError("a token setting is not of the form role:sha256[:namespace]")
+        hashed, _, namespace = rest.partition(":")
+        return cls(role, hashed, namespace)
+
+    def reaches(self, namespace: str) -> bool:
+        """Whether it counts in a namespace."""
+        return self.namespace in (namespace, EVERYWHERE)
 
 
 def hash_token(token: str) -> str:
@@ -46,18 +71,27 @@ def hash_token(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def role_of(grants: Sequence[Grant], authorization: str) -> str | None:
-    """The highest role that an Authorization header gives, or None.
+def is_known(grants: Sequence[Grant], authorization: str) -> bool:
+    """Whether an Authorization header holds a valid token, for whatever namespace."""
+    return any(_matching(grants, authorization))
 
-    Every grant is compared, in constant time, whatever matches.
-    """
+
+def role_of(grants: Sequence[Grant], authorization: str, namespace: str = "") -> str | None:
+    """The highest role that an Authorization header gives in a namespace, or None."""
+    matching = zip(grants, _matching(grants, authorization), strict=True)
+    best = max(
+        (ROLES.index(grant.role) for grant, same in matching if same and grant.reaches(namespace)),
+        default=-1,
+    )
+    return ROLES[best] if best >= 0 else None
+
+
+def _matching(grants: Sequence[Grant], authorization: str) -> list[bool]:
+    """Which grants are this token's. Every one is compared, in constant time, whatever matches."""
     scheme, _, token = authorization.partition(" ")
     hashed = hash_token(token.strip())
-    best = -1
-    for grant in grants:
-        same = hmac.compare_digest(grant.sha256, hashed)
-        best = max(best, ROLES.index(grant.role) if same else -1)
-    return ROLES[best] if best >= 0 and scheme.lower() == "bearer" else None
+    bearer = scheme.lower() == "bearer"
+    return [hmac.compare_digest(grant.sha256, hashed) and bearer for grant in grants]
 
 
 def allows(role: str, needed: str) -> bool:

@@ -12,8 +12,11 @@ from cache.breaker import DelayBudget
 from cache.counters import ClientMetrics
 from cache.errors import Corrupt, ProtocolError, TooLarge
 from cache.protocol import Value
+from cache.revocation import KEY as REVOCATIONS_KEY
 from cache.store import Blobs, check_blob, check_entry
+from cache.tls import ClientTls
 from cache.transport import Transport, check_status
+from cache.trust import NOBODY, Trust
 
 
 class CacheClient:
@@ -22,7 +25,8 @@ class CacheClient:
     Implements `Store`. Every method raises NotReachable when the service is dead, too slow or
     answers 5xx: at once while the breaker is open, and after at most what `budget` has left
     otherwise. Writers, who would rather wait, pass a larger `budget`. `token` is sent as a bearer
-    token and never shown.
+    token and never shown. `namespace` is the one that all requests are about. `tls` says which
+    certificates to trust and to show, for https.
     """
 
     def __init__(
@@ -30,12 +34,18 @@ class CacheClient:
         url: str,
         *,
         token: str | None = None,
+        namespace: str = "",
+        tls: ClientTls | None = None,
         budget: DelayBudget | None = None,
         metrics: ClientMetrics | None = None,
     ) -> None:
+        self.namespace = keys.require_namespace(namespace)
         self.metrics = metrics or ClientMetrics()
         self.budget = budget or DelayBudget()
-        self._transport = Transport(url, token, self.budget, self.metrics)
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        if namespace:
+            headers[wire.NAMESPACE_HEADER] = namespace
+        self._transport = Transport(url, headers, self.budget, self.metrics, tls)
         self.url = self._transport.url
 
     def __repr__(self) -> str:
@@ -116,8 +126,7 @@ class CacheClient:
 
     def get_entry(self, key: str) -> bytes | None:
         """See `Store`."""
-        keys.parse(key)
-        path = f"{wire.PATH_ENTRIES}/{key}"
+        path = _entry_path(key)
         reply = self._transport.exchange("GET", path, limit=wire.MAX_MANIFEST)
         if reply.status == 404:
             return None
@@ -134,8 +143,7 @@ class CacheClient:
 
     def delete_entry(self, key: str) -> None:
         """See `Store`. Needs the role admin."""
-        keys.parse(key)
-        path = f"{wire.PATH_ENTRIES}/{key}"
+        path = _entry_path(key)
         check_status(self._transport.exchange("DELETE", path, limit=wire.MAX_REQUEST), path)
 
     def describe(self) -> dict[str, Value]:
@@ -158,14 +166,26 @@ class CacheClient:
     # -- beyond Store --------------------------------------------------------------------------
 
     def lookup_many(
-        self, keys: Sequence[str], *, on_miss: artifacts.OnMiss | None = None
+        self,
+        keys: Sequence[str],
+        *,
+        on_miss: artifacts.OnMiss | None = None,
+        trust: Trust = NOBODY,
+        fresh: bool = False,
     ) -> dict[str, artifacts.Found]:
-        """The artifacts under those of `keys` that have one, in two round trips where they fit."""
+        """The artifacts under those of `keys` that have one, in two round trips where they fit.
+
+        Those that `trust` does not allow are misses; by default nothing is allowed. fresh: the
+        service is to ask its store, since something was published just now.
+        """
         entries: dict[str, bytes | None] = {}
         for batch in _batches(keys):
             rest = batch
             while rest:
-                value = self._ask(wire.PATH_LOOKUP, {"keys": rest}, "found", wire.MAX_REPLY)
+                body: dict[str, Value] = {"keys": [*rest]}
+                if fresh:
+                    body["fresh"] = True
+                value = self._ask(wire.PATH_LOOKUP, body, "found", wire.MAX_REPLY)
                 got = wire.bytes_map(value, "reply to entries/lookup")
                 if not got.keys() <= set(rest):
                     raise ProtocolError("the service sent entries that were not asked for")
@@ -175,7 +195,7 @@ class CacheClient:
                 rest = [key for key in rest if key not in got] if full else []
         for key in keys:
             entries.setdefault(key, None)
-        return artifacts.collect(entries, self.get_blobs, on_miss=on_miss)
+        return artifacts.collect(entries, self.get_blobs, on_miss=on_miss, trust=trust)
 
     def post(self, path: str, body: object, timeout: float) -> tuple[int, Value]:
         """POST a msgpack body. See `request`."""
@@ -223,7 +243,7 @@ class CacheClient:
 
     def _put_entry(self, key: str, manifest_bytes: bytes, headers: dict[str, str]) -> bool:
         check_entry(key, manifest_bytes)
-        path = f"{wire.PATH_ENTRIES}/{key}"
+        path = _entry_path(key)
         reply = self._transport.exchange(
             "PUT",
             path,
@@ -242,6 +262,12 @@ class CacheClient:
         except (Corrupt, TooLarge):
             self.metrics.add("corrupt")
             raise
+
+
+def _entry_path(key: str) -> str:
+    """Where the service has an entry; its revocations have a place of their own."""
+    keys.parse(key)
+    return wire.PATH_REVOKED if key == REVOCATIONS_KEY else f"{wire.PATH_ENTRIES}/{key}"
 
 
 def _batches(items: Sequence[str]) -> Iterator[list[str]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 from cache.auth import Grant
 from cache.errors import ConfigError
+from cache.tls import ClientTls, ServerTls
 
 ENV_PREFIX = "FUSEC_CACHE_"
 _CLIENTS = frozenset({"FUSEC_CACHE_DIR"})  # the client's setting; not ours, and no mistake
@@ -48,7 +50,22 @@ class ServiceConfig:
     tokens: tuple[Grant, ...] = field(
         default=(),
         repr=False,
-        metadata={"help": "who may do what: role:sha256-of-token, comma-separated (see `token`)"},
+        metadata={
+            "help": "who may do what: role:sha256-of-token[:namespace], comma-separated (see "
+            "`token`)"
+        },
+    )
+    trusted_keys: str = field(
+        default="",
+        metadata={"help": "a file of public keys: entries that none of them signed are refused"},
+    )
+    tls_cert: str = field(default="", metadata={"help": "certificate to serve with, PEM"})
+    tls_key: str = field(default="", metadata={"help": "its key, PEM"})
+    tls_client_ca: str = field(
+        default="", metadata={"help": "authority whose certificate every client must show, PEM"}
+    )
+    farm_ca: str = field(
+        default="", metadata={"help": "authority of the farm's certificate, if not the system's"}
     )
     insecure: bool = field(
         default=False,
@@ -70,12 +87,21 @@ class ServiceConfig:
             raise ConfigError("disk keeps copies in front of an s3 store; the store is not s3")
         if self.farm_url and not self.farm_url.startswith(("http://", "https://")):
             raise ConfigError(f"farm_url {self.farm_url!r} is not an http address")
+        self.tls()
         if not self.tokens and not self.insecure and not is_loopback(self.host):
             raise ConfigError(
                 f"will not listen on {self.host} without tokens: anybody who reaches it could "
                 "plant code that training jobs execute",
                 hint="set FUSEC_CACHE_TOKENS (see `python -m cache token --help`) or --insecure",
             )
+
+    def tls(self) -> ServerTls:
+        """How it serves. Raises ConfigError."""
+        return ServerTls(self.tls_cert, self.tls_key, self.tls_client_ca)
+
+    def farm_tls(self) -> ClientTls:
+        """How the farm's certificate is checked."""
+        return ClientTls(Path(self.farm_ca) if self.farm_ca else None)
 
     @classmethod
     def load(

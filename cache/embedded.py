@@ -16,6 +16,7 @@ from cache.config import ServiceConfig
 from cache.errors import ConfigError, NotReachable
 from cache.service import create_app
 from cache.store import Store
+from cache.tls import ServerTls
 
 _START_SECONDS = 30.0
 
@@ -37,16 +38,17 @@ def serve_in_thread(
     `store` replaces the one that `config` names. Raises ConfigError if the port is taken.
     """
     with serve_app_in_thread(
-        create_app(config, store=store), host=config.host, port=config.port
+        create_app(config, store=store), host=config.host, port=config.port, tls=config.tls()
     ) as running:
         yield running
 
 
 @contextmanager
 def serve_app_in_thread(
-    app: App, *, host: str = "127.0.0.1", port: int = 0
+    app: App, *, host: str = "127.0.0.1", port: int = 0, tls: ServerTls | None = None
 ) -> Iterator[RunningService]:
     """Run any ASGI application until the block ends."""
+    shown = tls or ServerTls()
     with listen(host, port) as listener:
         server = uvicorn.Server(
             uvicorn.Config(
@@ -56,6 +58,7 @@ def serve_app_in_thread(
                 ws="none",
                 lifespan="on",
                 timeout_graceful_shutdown=5,
+                **shown.uvicorn(),
             )
         )
         thread = threading.Thread(
@@ -67,7 +70,8 @@ def serve_app_in_thread(
         thread.start()
         try:
             _wait_started(server, thread)
-            yield RunningService(address_of(host, listener), listener.getsockname()[1])
+            address = address_of(host, listener, shown.scheme)
+            yield RunningService(address, listener.getsockname()[1])
         finally:
             server.should_exit = True
             thread.join(_START_SECONDS)
@@ -91,10 +95,10 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def address_of(host: str, listener: socket.socket) -> str:
+def address_of(host: str, listener: socket.socket, scheme: str = "http") -> str:
     """The address under which a server on this socket is reached."""
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{listener.getsockname()[1]}"
+    return f"{scheme}://{shown}:{listener.getsockname()[1]}"
 
 
 def _wait_started(server: uvicorn.Server, thread: threading.Thread) -> None:

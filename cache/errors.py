@@ -8,6 +8,11 @@
     ├── TooLarge         a size is over a limit of `cache.protocol`
     ├── ProtocolError    bytes that do not decode to what was agreed
     │   └── NewerVersion     they decode, but were written by a newer version
+    ├── Untrusted        an entry that must not be used
+    │   ├── Unsigned         nobody has signed it
+    │   ├── UnknownSigner    its signer is none of the trusted keys
+    │   ├── BadSignature     the signature is not over these bytes under this key
+    │   └── Revoked          it is signed, and revoked since
     ├── StoreFull        no space left where the store keeps its bytes
     └── ConfigError      a setting is unknown or does not make sense
 
@@ -74,6 +79,28 @@ class NewerVersion(ProtocolError):
     """Bytes were written by a newer version than this one reads."""
 
     default_hint = "upgrade fusec on this side to use it"
+
+
+class Untrusted(CacheError):
+    """An entry that must not be used, whatever it holds."""
+
+    default_hint = "it counts as a miss; `fusec keys` shows and changes whom this side trusts"
+
+
+class Unsigned(Untrusted):
+    """Nobody has signed the entry."""
+
+
+class UnknownSigner(Untrusted):
+    """The entry's signer is none of the trusted keys."""
+
+
+class BadSignature(Untrusted):
+    """The entry's signature is not over these bytes under this key."""
+
+
+class Revoked(Untrusted):
+    """The entry was good once and is revoked."""
 
 
 class StoreFull(CacheError):

@@ -1,4 +1,4 @@
-"""Entry keys: `<kind>/<64 hex>`. The one place that knows their form."""
+"""Entry keys: `<kind>/<64 hex>`, and namespaces. The one place that knows their form."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import re
 from cache.errors import ProtocolError
 
 KINDS = frozenset({"front", "graph", "kernel", "tuning"})
-_KEY = re.compile(r"(front|graph|kernel|tuning)/([0-9a-f]{64})")
+REVOKED = "revoked"
+"""The kind of the one entry that holds a store's revocations; no manifest stands under it."""
+_KEY = re.compile(r"(front|graph|kernel|tuning|revoked)/([0-9a-f]{64})")
+_NAMESPACE = re.compile(r"(?:[a-z0-9][a-z0-9-]{0,38})?")
 
 
 def parse(key: str) -> tuple[str, str]:
@@ -31,3 +34,16 @@ def make(kind: str, hex_digest: str) -> str:
     key = f"{kind}/{hex_digest}"
     parse(key)
     return key
+
+
+def require_namespace(name: str) -> str:
+    """Return `name` if it may name a namespace ("" is the default one), else raise ProtocolError.
+
+    Up to 39 lower-case letters, digits and dashes: it becomes a folder and part of an S3 name.
+    """
+    if _NAMESPACE.fullmatch(name) is None:
+        raise ProtocolError(
+            f"not a namespace: {name[:60]!r}",
+            hint="a namespace is up to 39 lower-case letters, digits and dashes",
+        )
+    return name

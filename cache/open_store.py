@@ -14,8 +14,10 @@ from cache.store import Store
 from cache.tiered import TieredStore
 
 
-def open_store(config: ServiceConfig, counters: Counters) -> Store:
-    """The store that a configuration names.
+def open_store(config: ServiceConfig, counters: Counters, namespace: str = "") -> Store:
+    """The store that a configuration names, or the part of it that is a namespace's own.
+
+    Namespaces share nothing, not even blobs: who may read one learns nothing of another.
 
     Raises ConfigError, or Refused for a directory that is not ours. An S3 bucket is not asked
     for anything yet, so that the service starts, alive but not ready, without it.
@@ -24,7 +26,9 @@ def open_store(config: ServiceConfig, counters: Counters) -> Store:
     if scheme == "memory":
         return MemoryStore()
     if scheme == "file":
-        return LocalStore(Path(unquote(rest.removeprefix("//"))), counters=counters)
+        return LocalStore(
+            _part(Path(unquote(rest.removeprefix("//"))), namespace), counters=counters
+        )
     if scheme != "s3":
         raise ConfigError(f"store {config.store!r} is of no known kind")
     try:
@@ -37,11 +41,16 @@ def open_store(config: ServiceConfig, counters: Counters) -> Store:
         raise ConfigError(f"store {config.store!r} names no bucket")
     far = S3Store(
         bucket,
-        prefix,
+        "/".join(filter(None, (prefix.strip("/"), f"ns/{namespace}" if namespace else ""))),
         endpoint=config.s3_endpoint,
         region=config.s3_region,
         counters=counters,
     )
     if not config.disk:
         return far
-    return TieredStore(LocalStore(Path(config.disk), counters=counters), far, counters=counters)
+    near = LocalStore(_part(Path(config.disk), namespace), counters=counters)
+    return TieredStore(near, far, counters=counters)
+
+
+def _part(root: Path, namespace: str) -> Path:
+    return root / "ns" / namespace if namespace else root

@@ -34,6 +34,11 @@ MAX_SUBMIT = 64 << 20
 MAX_DEPTH = 32
 MAX_CONTAINERS = 1 << 18
 
+NAMESPACE_HEADER = "x-fusec-namespace"
+"""The namespace that a request is about; the default one without it."""
+ROLE_HEADER = "x-fusec-role"
+"""The caller's role, as the cache service tells it to the farm. Of a client it is not believed."""
+
 MSGPACK = "application/msgpack"
 OCTETS = "application/octet-stream"
 
@@ -42,6 +47,7 @@ PATH_LOOKUP = "/v1/entries/lookup"
 PATH_BLOBS = "/v1/blobs"
 PATH_BLOBS_HAS = "/v1/blobs/has"
 PATH_BLOBS_GET = "/v1/blobs/get"
+PATH_REVOKED = "/v1/revoked"
 PATH_STATS = "/v1/stats"
 PATH_COMPILE = "/v1/compile"
 PATH_HEALTH = "/healthz"

@@ -20,12 +20,16 @@ from cache.store import Store
 
 T = TypeVar("T")
 
+_FRESH = "fresh:"
+"""Before the name of a read that must not be answered by one that is under way."""
+
 
 class Reader:
-    """Entries and compressed blobs of `store`, kept in memory up to `memory_bytes`.
+    """Entries and compressed blobs of `store`, kept in `memory`.
 
-    A blob never changes, so it stays until it is pushed out. An entry may be replaced through
-    another service, so it is believed for `entry_ttl_s` seconds.
+    Readers of several namespaces share one memory; `prefix` keeps their names apart in it. A blob
+    never changes, so it stays until it is pushed out. An entry may be replaced through another
+    service, so it is believed for `entry_ttl_s` seconds.
     """
 
     def __init__(
@@ -34,14 +38,16 @@ class Reader:
         executor: Executor,
         metrics: ServiceMetrics,
         *,
-        memory_bytes: int,
+        memory: ByteLRU[str],
+        prefix: str = "",
         entry_ttl_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
         self._executor = executor
         self._metrics = metrics
-        self._memory: ByteLRU[str] = ByteLRU(memory_bytes)
+        self._memory = memory
+        self._prefix = prefix
         self._entry_ttl_s = entry_ttl_s
         self._clock = clock
         self._fresh_until: dict[str, float] = {}
@@ -49,17 +55,24 @@ class Reader:
 
     @property
     def memory_used(self) -> int:
-        """Bytes kept."""
+        """Bytes kept, those of the readers beside this one too."""
         return self._memory.bytes
 
     async def call(self, function: Callable[..., T], *args: object) -> T:
         """Run a store call in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
 
-    async def entry(self, key: str) -> bytes | None:
-        """An entry's manifest bytes, or None. Raises what the store raises."""
+    async def entry(self, key: str, *, fresh: bool = False) -> bytes | None:
+        """An entry's manifest bytes, or None. Raises what the store raises.
+
+        fresh: not what memory holds; somebody knows that it was replaced.
+        """
         kind = keys.kind_of(key)
-        kept = self._memory.get(key)
+        if fresh:
+            self.forget(key)
+            # Merged with other reads of its sort, which began after the same news.
+            return await self._merged(_FRESH + key, kind, lambda: self.store.get_entry(key))
+        kept = self._memory.get(self._prefix + key)
         if kept is not None and self._clock() < self._fresh_until.get(key, 0.0):
             self._metrics.hits.labels("memory", kind).inc()
             return kept
@@ -67,7 +80,7 @@ class Reader:
 
     async def frame(self, digest: str) -> bytes | None:
         """A blob as a zstd frame, or None. Raises what the store raises."""
-        kept = self._memory.get(digests.require(digest))
+        kept = self._memory.get(self._prefix + digests.require(digest))
         if kept is not None:
             self._metrics.hits.labels("memory", "blob").inc()
             return kept
@@ -86,7 +99,7 @@ class Reader:
     def forget(self, key: str) -> None:
         """An entry was removed, or what is known of it is in doubt."""
         self._flights.pop(key, None)
-        self._memory.pop(key)
+        self._memory.pop(self._prefix + key)
         self._fresh_until.pop(key, None)
         self._metrics.memory_bytes.set(self._memory.bytes)
 
@@ -109,7 +122,7 @@ class Reader:
             else:
                 self._metrics.hits.labels("store", kind).inc()
                 if self._flights.get(name) is mine:
-                    self._keep(name, data)
+                    self._keep(name.removeprefix(_FRESH), data)
             return data
         finally:
             if self._flights.get(name) is mine:
@@ -120,9 +133,12 @@ class Reader:
         return None if data is None else frames.compress(data)
 
     def _keep(self, name: str, data: bytes) -> None:
-        if self._memory.put(name, data) and "/" in name:
+        if self._memory.put(self._prefix + name, data) and "/" in name:
             self._fresh_until[name] = self._clock() + self._entry_ttl_s
             if len(self._fresh_until) > 2 * len(self._memory) + 64:
-                kept = {key: at for key, at in self._fresh_until.items() if key in self._memory}
-                self._fresh_until = kept
+                self._fresh_until = {
+                    key: at
+                    for key, at in self._fresh_until.items()
+                    if self._prefix + key in self._memory
+                }
         self._metrics.memory_bytes.set(self._memory.bytes)

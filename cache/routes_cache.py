@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
+import logging
 import re
 
 from cache import digest as digests
 from cache import frames
 from cache import key as keys
 from cache import protocol as wire
-from cache.artifacts import decode_entry
+from cache.artifacts import open_entry
 from cache.asgi import Request, Response, packed
 from cache.errors import CacheError, MissingBlobs, ProtocolError
 from cache.protocol import Value
-from cache.service_state import ServiceState
+from cache.revocation import KEY as REVOCATIONS_KEY
+from cache.revocation import Revocations
+from cache.service_state import Caller, ServiceState
+
+log = logging.getLogger("fusec.cache")
 
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
-async def entry_get(state: ServiceState, request: Request, key: str) -> Response:
+async def entry_get(state: ServiceState, caller: Caller, request: Request, key: str) -> Response:
     """One entry: 200 with the manifest's bytes, or 404."""
-    data = await state.reader.entry(key)
+    data = await caller.space.entry(key)
     return Response(404) if data is None else Response(200, data)
 
 
-async def entry_lookup(state: ServiceState, request: Request, _: str) -> Response:
-    """Many entries: those that are there and fit the reply together."""
+async def entry_lookup(state: ServiceState, caller: Caller, request: Request, _: str) -> Response:
+    """Many entries: those that are there and fit the reply together. `fresh` passes memory by."""
+    body = await request.value(wire.MAX_REQUEST)
+    asked = wire.fields(body, request.path, ("keys",), ("fresh",))
+    fresh = asked.get("fresh", False)
+    if not isinstance(fresh, bool):
+        raise ProtocolError("fresh is neither true nor false")
     found: dict[str, Value] = {}
     room = wire.MAX_BATCH_BYTES
-    for key in dict.fromkeys(await _asked(request, "keys")):
+    for key in dict.fromkeys(wire.strings(asked["keys"], f"{request.path}: keys")):
         keys.parse(key)
-        data = await state.reader.entry(key)
+        data = await caller.space.entry(key, fresh=fresh)
         if data is None:
             continue
         room -= len(data)
@@ -39,69 +49,87 @@ async def entry_lookup(state: ServiceState, request: Request, _: str) -> Respons
     return packed(200, {"found": found})
 
 
-async def entry_put(state: ServiceState, request: Request, key: str) -> Response:
+async def entry_put(state: ServiceState, caller: Caller, request: Request, key: str) -> Response:
     """Create (If-None-Match: *) or replace an entry: 201, 200, 412, or 409 when a blob is absent.
 
-    The manifest must verify, be of the key's kind and be of a version that this service knows.
+    The manifest must verify, be of the key's kind and of a version that this service knows; where
+    the service has trusted keys, one of them must have signed it.
     """
     condition = request.headers.get("if-none-match")
     if condition not in (None, "*"):
         raise ProtocolError("If-None-Match can only be *")
     data = await request.body(wire.MAX_MANIFEST)
     state.metrics.bytes.labels("in").inc(len(data))
-    manifest = decode_entry(key, data)
+    manifest, _ = open_entry(key, data, await caller.space.writers_trust())
     wanted = manifest.digests()
-    absent = set(wanted) - await state.reader.call(state.store.has_blobs, wanted)
+    absent = set(wanted) - await caller.space.reader.call(caller.space.store.has_blobs, wanted)
     if absent:
         sample = ", ".join(f"{digest[:16]}…" for digest in sorted(absent)[:3])
         raise MissingBlobs(f"{len(absent)} blobs of {key[:24]}… are absent: {sample}")
     if condition is None:
         try:
-            await state.reader.call(state.store.replace_entry, key, data)
+            await caller.space.reader.call(caller.space.store.replace_entry, key, data)
         except CacheError:
-            state.reader.forget(key)
+            caller.space.reader.forget(key)
             raise
-        state.reader.remember_entry(key, data)
+        caller.space.reader.remember_entry(key, data)
         return packed(200, {})
-    standing = await state.reader.call(state.store.get_entry, key)
-    if await state.reader.call(state.store.put_entry, key, data):
-        state.reader.remember_entry(key, data)
+    standing = await caller.space.reader.call(caller.space.store.get_entry, key)
+    if await caller.space.reader.call(caller.space.store.put_entry, key, data):
+        caller.space.reader.remember_entry(key, data)
         return packed(200 if standing == data else 201, {})
-    state.reader.forget(key)
+    caller.space.reader.forget(key)
+    log.warning("another value stands under %s", key, extra={"action": "conflict"})
     state.metrics.conflicts.labels(manifest.kind).inc()
     message = "another value stands under this key"
     return packed(412, {"error": {"kind": "Conflict", "message": message}})
 
 
-async def entry_delete(state: ServiceState, request: Request, key: str) -> Response:
+async def entry_delete(state: ServiceState, caller: Caller, request: Request, key: str) -> Response:
     """Remove an entry: 204, also if there was none."""
-    await state.reader.call(state.store.delete_entry, key)
-    state.reader.forget(key)
+    await caller.space.reader.call(caller.space.store.delete_entry, key)
+    caller.space.reader.forget(key)
     return Response(204)
 
 
-async def blobs_has(state: ServiceState, request: Request, _: str) -> Response:
+async def revoked_get(state: ServiceState, caller: Caller, request: Request, _: str) -> Response:
+    """What is revoked in the namespace; an empty list where nothing is."""
+    return Response(200, (await caller.space.revoked()).encode())
+
+
+async def revoked_put(state: ServiceState, caller: Caller, request: Request, _: str) -> Response:
+    """Replace the list. In force here at once, and in other replicas within seconds."""
+    data = await request.body(wire.MAX_MANIFEST)
+    made = Revocations.decode(data)
+    space = caller.space
+    await space.reader.call(space.store.replace_entry, REVOCATIONS_KEY, data)
+    space.set_revoked(made)
+    log.warning("the revocations were changed", extra={"action": "revoke"})
+    return packed(200, {})
+
+
+async def blobs_has(state: ServiceState, caller: Caller, request: Request, _: str) -> Response:
     """Which blobs are there. The store is asked, not memory: writers rely on the answer."""
     asked = await _asked_digests(request)
-    present = await state.reader.call(state.store.has_blobs, asked)
+    present = await caller.space.reader.call(caller.space.store.has_blobs, asked)
     return packed(200, {"present": sorted(present)})
 
 
-async def blobs_get(state: ServiceState, request: Request, _: str) -> Response:
+async def blobs_get(state: ServiceState, caller: Caller, request: Request, _: str) -> Response:
     """Many blobs as zstd frames: those that are there and fit the reply together."""
     found: dict[str, Value] = {}
     room = wire.MAX_BATCH_BYTES
     for digest in await _asked_digests(request):
-        frame = await state.reader.frame(digest)
+        frame = await caller.space.reader.frame(digest)
         if frame is not None and len(frame) <= room:
             room -= len(frame)
             found[digest] = frame
     return packed(200, {"blobs": found})
 
 
-async def blob_get(state: ServiceState, request: Request, digest: str) -> Response:
+async def blob_get(state: ServiceState, caller: Caller, request: Request, digest: str) -> Response:
     """One blob as a zstd frame, whole or a range of the frame."""
-    frame = await state.reader.frame(digest)
+    frame = await caller.space.reader.frame(digest)
     if frame is None:
         return Response(404)
     headers = (
@@ -124,22 +152,24 @@ async def blob_get(state: ServiceState, request: Request, digest: str) -> Respon
     return Response(206, frame[first : last + 1], wire.OCTETS, ranged)
 
 
-async def blob_put(state: ServiceState, request: Request, digest: str) -> Response:
+async def blob_put(state: ServiceState, caller: Caller, request: Request, digest: str) -> Response:
     """Write a blob that comes as a zstd frame: 201, or 200 if it was there. 422 if it is not it."""
     if request.headers.get("content-encoding", "").strip().lower() != "zstd":
         raise ProtocolError("a blob is sent with Content-Encoding: zstd")
     frame = await request.body(wire.MAX_FRAME)
     state.metrics.bytes.labels("in").inc(len(frame))
 
+    store = caller.space.store
+
     def write() -> bool:
         data = frames.decompress(frame, digest)
-        if state.store.has_blobs([digest]):
+        if store.has_blobs([digest]):
             return False
-        state.store.put_blob(digest, data)
+        store.put_blob(digest, data)
         return True
 
-    written = await state.reader.call(write)
-    state.reader.remember_frame(digest, frame)
+    written = await caller.space.reader.call(write)
+    caller.space.reader.remember_frame(digest, frame)
     return packed(201 if written else 200, {})
 
 

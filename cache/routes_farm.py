@@ -7,7 +7,7 @@ import httpx
 from cache import protocol as wire
 from cache.asgi import Request, Response, packed
 from cache.errors import TooLarge
-from cache.service_state import ServiceState
+from cache.service_state import Caller, ServiceState
 
 CONNECT_SECONDS = 2.0
 ANSWER_SECONDS = 120.0
@@ -15,7 +15,7 @@ ANSWER_SECONDS = 120.0
 _PASSED_BACK = ("retry-after",)
 
 
-async def forward(state: ServiceState, request: Request, _: str) -> Response:
+async def forward(state: ServiceState, caller: Caller, request: Request, _: str) -> Response:
     """Pass a request on. 503 when no farm is configured or it does not answer."""
     if not state.config.farm_url:
         return _unavailable("no compile farm is configured")
@@ -23,6 +23,9 @@ async def forward(state: ServiceState, request: Request, _: str) -> Response:
     state.metrics.bytes.labels("in").inc(len(body))
     url = state.config.farm_url.rstrip("/") + request.path
     headers = {"content-type": request.headers.get("content-type", wire.MSGPACK)}
+    headers[wire.ROLE_HEADER] = caller.role
+    if caller.space.namespace:
+        headers[wire.NAMESPACE_HEADER] = caller.space.namespace
     if state.config.farm_token:
         headers["authorization"] = f"Bearer {state.config.farm_token}"
     timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)

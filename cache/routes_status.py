@@ -11,42 +11,42 @@ from cache.digest import digest
 from cache.errors import CacheError
 from cache.key import make
 from cache.protocol import Value
-from cache.service_state import ServiceState
+from cache.service_state import Caller, ServiceState
 
 # A read, not a question for existence: S3 answers the latter "no" where the bucket is missing.
 _PROBE = make("graph", digest(b"fusec readiness probe"))
 
 
-async def healthz(state: ServiceState, request: Request, _: str) -> Response:
+async def healthz(state: ServiceState, caller: Caller, request: Request, _: str) -> Response:
     """Alive: 200 as long as the process answers, whatever the store does."""
     return Response(200, b"ok\n", "text/plain")
 
 
-async def readyz(state: ServiceState, request: Request, _: str) -> Response:
+async def readyz(state: ServiceState, caller: Caller, request: Request, _: str) -> Response:
     """Ready: 200 if the store answers a question, else 503."""
     try:
-        await state.reader.call(state.store.get_entry, _PROBE)
+        await state.default.reader.call(state.default.store.get_entry, _PROBE)
     except CacheError as error:
         state.metrics.errors.labels("readyz").inc()
         return Response(503, f"store: {type(error).__name__}\n".encode(), "text/plain")
     return Response(200, b"ready\n", "text/plain")
 
 
-async def stats(state: ServiceState, request: Request, _: str) -> Response:
+async def stats(state: ServiceState, caller: Caller, request: Request, _: str) -> Response:
     """What the store and the memory hold."""
-    return packed(200, {"store": await state.describe(), "memory": state.reader.memory_used})
+    return packed(200, {"store": await state.describe(), "memory": state.memory_used})
 
 
-async def metrics(state: ServiceState, request: Request, _: str) -> Response:
+async def metrics(state: ServiceState, caller: Caller, request: Request, _: str) -> Response:
     """Metrics for Prometheus."""
     return Response(200, state.metrics.render(), prometheus.CONTENT_TYPE)
 
 
-async def page(state: ServiceState, request: Request, _: str) -> Response:
+async def page(state: ServiceState, caller: Caller, request: Request, _: str) -> Response:
     """The status page. Shows counts and settings, never a token."""
     rows: list[tuple[str, Value]] = [
         ("up for", f"{time.time() - state.started:.0f} s"),
-        ("in memory", f"{state.reader.memory_used / 1e6:.1f} MB"),
+        ("in memory", f"{state.memory_used / 1e6:.1f} MB"),
         ("compile farm", state.config.farm_url or "none configured"),
         ("access", "tokens" if state.config.tokens else "open"),
     ]

@@ -12,10 +12,13 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
 from cache import auth, routes_cache, routes_farm, routes_status
+from cache import key as keys
+from cache import protocol as wire
 from cache.asgi import App, Receive, Request, Response, Scope, Send, packed
 from cache.config import ServiceConfig, is_loopback
 from cache.counters import Counters
@@ -27,16 +30,19 @@ from cache.errors import (
     Refused,
     StoreFull,
     TooLarge,
+    Untrusted,
 )
+from cache.lru import ByteLRU
 from cache.metrics import ServiceMetrics
 from cache.open_store import open_store
 from cache.reader import Reader
-from cache.service_state import ServiceState
+from cache.service_state import Caller, ServiceState, Space
+from cache.signing import read_trusted
 from cache.store import Store
 
 log = logging.getLogger("fusec.cache")
 
-Handler = Callable[[ServiceState, Request, str], Awaitable[Response]]
+Handler = Callable[[ServiceState, Caller, Request, str], Awaitable[Response]]
 _HEX = "[0-9a-f]{64}"
 _KEY = f"(?:front|graph|kernel|tuning)/{_HEX}"
 
@@ -61,6 +67,8 @@ ROUTES = (
     _route("POST", "/v1/entries/lookup()", "read", "entry_lookup", routes_cache.entry_lookup),
     _route("PUT", f"/v1/entries/({_KEY})", "write", "entry_put", routes_cache.entry_put),
     _route("DELETE", f"/v1/entries/({_KEY})", "admin", "entry_delete", routes_cache.entry_delete),
+    _route("GET", "/v1/revoked()", "read", "revoked_get", routes_cache.revoked_get),
+    _route("PUT", "/v1/revoked()", "admin", "revoked_put", routes_cache.revoked_put),
     _route("POST", "/v1/blobs/has()", "read", "blobs_has", routes_cache.blobs_has),
     _route("POST", "/v1/blobs/get()", "read", "blobs_get", routes_cache.blobs_get),
     _route("GET", f"/v1/blobs/({_HEX})", "read", "blob_get", routes_cache.blob_get),
@@ -82,21 +90,30 @@ def create_app(
     store: Store | None = None,
     registry: CollectorRegistry | None = None,
 ) -> App:
-    """The application. `store` replaces the one that `config` names (for a farm that shares its
-    store object); `registry` takes the metrics of several parts of one process together."""
+    """The application. `store` replaces the one that `config` names for the default namespace (for
+    a farm that shares its store object); `registry` takes the metrics of several parts of one
+    process together. Raises ConfigError, or what opening the store raises."""
     counters = Counters()
     metrics = ServiceMetrics(registry or CollectorRegistry())
-    chosen = store if store is not None else open_store(config, counters)
     metrics.watch_store(counters)
     executor = ThreadPoolExecutor(config.store_threads, thread_name_prefix="fusec-cache-store")
-    reader = Reader(
-        chosen,
-        executor,
-        metrics,
-        memory_bytes=config.memory_bytes,
-        entry_ttl_s=config.entry_ttl_s,
-    )
-    state = ServiceState(config, chosen, reader, metrics)
+    memory: ByteLRU[str] = ByteLRU(config.memory_bytes)
+    trusted = read_trusted(Path(config.trusted_keys)) if config.trusted_keys else None
+
+    def open_space(namespace: str) -> Space:
+        given = store if not namespace else None
+        chosen = given if given is not None else open_store(config, counters, namespace)
+        reader = Reader(
+            chosen,
+            executor,
+            metrics,
+            memory=memory,
+            prefix=f"{namespace}:",
+            entry_ttl_s=config.entry_ttl_s,
+        )
+        return Space(namespace, chosen, reader, metrics, trusted)
+
+    state = ServiceState(config, open_space(""), open_space, metrics)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -130,11 +147,13 @@ async def _dispatch(state: ServiceState, request: Request) -> tuple[str, Respons
         if route.method != request.method:
             allowed.append(route.method)
             continue
-        refusal = _refusal(state.config, request, route.role)
-        if refusal is not None:
-            return route.name, refusal
+        role, namespace = _access(state.config, request, route.role)
+        if isinstance(role, Response):
+            return route.name, role
         try:
-            return route.name, await route.handler(state, request, match.group(1))
+            space = await state.space(keys.require_namespace(namespace))
+            handled = route.handler(state, Caller(role, space), request, match.group(1))
+            return route.name, await handled
         except CacheError as error:
             status = status_of(error)
             state.metrics.errors.labels(route.name).inc()
@@ -149,6 +168,8 @@ async def _dispatch(state: ServiceState, request: Request) -> tuple[str, Respons
 
 def status_of(error: CacheError) -> int:
     """The HTTP status that stands for an error. The one place that decides it."""
+    if isinstance(error, Untrusted):
+        return 403
     if isinstance(error, MissingBlobs):
         return 409
     if isinstance(error, TooLarge):
@@ -169,24 +190,31 @@ def error_response(status: int, error: CacheError) -> Response:
     return packed(status, {"error": {"kind": type(error).__name__, "message": message}})
 
 
-def _refusal(config: ServiceConfig, request: Request, needed: str) -> Response | None:
+def _access(config: ServiceConfig, request: Request, needed: str) -> tuple[str | Response, str]:
+    """The caller's role and the namespace that it asks about, or the refusal."""
+    namespace = request.headers.get(wire.NAMESPACE_HEADER, "") if needed else ""
     if not config.tokens:
         if config.insecure or _host_is_loopback(request.headers.get("host", "")):
-            return None
+            return auth.ROLES[-1], namespace
         # A web page that points its own name at 127.0.0.1 must not get in.
-        message = "without tokens only this machine is served, under a loopback name"
-        return packed(403, {"error": {"kind": "Refused", "message": message}})
+        return _refused(403, "without tokens only this machine is served, under a loopback name")
     if not needed:
-        return None
-    role = auth.role_of(config.tokens, request.headers.get("authorization", ""))
+        return "", ""
+    shown = request.headers.get("authorization", "")
+    if not auth.is_known(config.tokens, shown):
+        return _refused(401, "a valid bearer token is needed")
+    role = auth.role_of(config.tokens, shown, namespace)
     if role is None:
-        message = "a valid bearer token is needed"
-        refusal = packed(401, {"error": {"kind": "Refused", "message": message}})
-        return Response(401, refusal.body, headers=(("www-authenticate", "Bearer"),))
+        return _refused(403, "the token is not for this namespace")
     if not auth.allows(role, needed):
-        message = f"the role {needed} is needed; the token has {role}"
-        return packed(403, {"error": {"kind": "Refused", "message": message}})
-    return None
+        return _refused(403, f"the role {needed} is needed; the token has {role}")
+    return role, namespace
+
+
+def _refused(status: int, message: str) -> tuple[Response, str]:
+    body = wire.pack({"error": {"kind": "Refused", "message": message}})
+    asked = (("www-authenticate", "Bearer"),) if status == 401 else ()
+    return Response(status, body, headers=asked), ""
 
 
 def _host_is_loopback(host: str) -> bool:

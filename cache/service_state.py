@@ -1,49 +1,169 @@
-"""What the routes of one service share."""
+"""What the routes of one service share, and the namespaces that it serves."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import httpx
 
+from cache import key as keys
+from cache import revocation
+from cache.artifacts import open_entry
 from cache.config import ServiceConfig
+from cache.errors import CacheError, ProtocolError, Revoked
 from cache.metrics import ServiceMetrics
 from cache.protocol import Value
 from cache.reader import Reader
+from cache.revocation import Revocations
+from cache.seal import split
+from cache.signing import PublicKey
 from cache.store import Store
+from cache.trust import Trust
+
+log = logging.getLogger("fusec.cache")
 
 DESCRIBE_SECONDS = 10.0
 """For how long a description of the store is kept: making one may walk a directory."""
+REVOKED_SECONDS = 10.0
+"""For how long a list of revocations is believed; another replica may have changed it."""
+MAX_NAMESPACES = 256
+
+
+class Space:
+    """One namespace: its store, its reader, its revocations. Lives in one event loop."""
+
+    def __init__(
+        self,
+        namespace: str,
+        store: Store,
+        reader: Reader,
+        metrics: ServiceMetrics,
+        trusted: tuple[PublicKey, ...] | None,
+    ) -> None:
+        self.namespace = namespace
+        self.store = store
+        self.reader = reader
+        self._metrics = metrics
+        self._trusted = trusted
+        self._revoked = revocation.NONE
+        self._revoked_at = float("-inf")
+        self._refresh: asyncio.Task[None] | None = None
+
+    async def entry(self, key: str, *, fresh: bool = False) -> bytes | None:
+        """An entry's bytes; None where there is none or it is revoked. fresh: see `Reader`."""
+        data = await self.reader.entry(key, fresh=fresh)
+        if data is None:
+            return None
+        revoked = await self.revoked()
+        if revoked and _is_revoked(revoked, key, data):
+            self._metrics.misses.labels(keys.kind_of(key), "revoked").inc()
+            return None
+        return data
+
+    async def writers_trust(self) -> Trust:
+        """What an entry must fulfil to be written here."""
+        revoked = await self.revoked()
+        if self._trusted is None:
+            return Trust(unsigned=True, any_signer=True, revoked=revoked)
+        return Trust(self._trusted, self.namespace, revoked=revoked)
+
+    async def revoked(self) -> Revocations:
+        """The list, REVOKED_SECONDS old at most; older while the store does not answer."""
+        if time.monotonic() - self._revoked_at < REVOKED_SECONDS:
+            return self._revoked
+        if self._refresh is None:
+            self._refresh = asyncio.ensure_future(self._read_revoked())
+        await asyncio.shield(self._refresh)
+        return self._revoked
+
+    def set_revoked(self, revoked: Revocations) -> None:
+        """The list was changed through this service."""
+        self._revoked, self._revoked_at = revoked, time.monotonic()
+
+    async def _read_revoked(self) -> None:
+        started = time.monotonic()
+        try:
+            made = await self.reader.call(revocation.read, self.store)
+            if self._revoked_at < started:  # else a change came through in the meantime
+                self._revoked = made
+        except CacheError as error:
+            # What was known goes on to count; the store is asked again after a while.
+            self._metrics.errors.labels("revoked").inc()
+            log.warning("the revocations cannot be read: %s", error, extra={"action": "revoked"})
+        finally:
+            self._revoked_at = max(self._revoked_at, time.monotonic())
+            self._refresh = None
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks: the role that the token gives, and the namespace that it is about."""
+
+    role: str
+    space: Space
 
 
 class ServiceState:
-    """One service's configuration, store, reader, metrics and connections to the farm."""
+    """One service's configuration, namespaces, metrics and connections to the farm.
+
+    `open_space` makes a namespace on its first use; it is called in a thread.
+    """
 
     def __init__(
-        self, config: ServiceConfig, store: Store, reader: Reader, metrics: ServiceMetrics
+        self,
+        config: ServiceConfig,
+        default: Space,
+        open_space: Callable[[str], Space],
+        metrics: ServiceMetrics,
     ) -> None:
         self.config = config
-        self.store = store
-        self.reader = reader
+        self.default = default
         self.metrics = metrics
         self.started = time.time()
+        self._open_space = open_space
+        self._spaces = {default.namespace: default}
+        self._opening = asyncio.Lock()
         self._farm: httpx.AsyncClient | None = None
         self._described: dict[str, Value] = {}
         self._described_at = float("-inf")
+
+    async def space(self, namespace: str) -> Space:
+        """A namespace, opened on its first use. Raises what opening its store raises."""
+        found = self._spaces.get(namespace)
+        if found is not None:
+            return found
+        async with self._opening:
+            if namespace not in self._spaces:
+                if len(self._spaces) >= MAX_NAMESPACES:
+                    raise ProtocolError(f"more than {MAX_NAMESPACES} namespaces")
+                self._spaces[namespace] = await self.default.reader.call(
+                    self._open_space, namespace
+                )
+            return self._spaces[namespace]
+
+    @property
+    def memory_used(self) -> int:
+        """Bytes kept in memory, for all namespaces."""
+        return self.default.reader.memory_used
 
     def farm(self) -> httpx.AsyncClient:
         """Connections to the farm's gateway."""
         if self._farm is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
             # Loading certificates holds everybody up for 0.1 s: only where there is TLS.
-            verify = self.config.farm_url.startswith("https:")
+            is_tls = self.config.farm_url.startswith("https:")
+            verify = self.config.farm_tls().context() if is_tls else False
             self._farm = httpx.AsyncClient(trust_env=False, limits=limits, verify=verify)
         return self._farm
 
     async def describe(self) -> dict[str, Value]:
-        """What the store says of itself, at most DESCRIBE_SECONDS old."""
+        """What the default store says of itself, at most DESCRIBE_SECONDS old."""
         if time.monotonic() - self._described_at > DESCRIBE_SECONDS:
-            self._described = await self.reader.call(self.store.describe)
+            self._described = await self.default.reader.call(self.default.store.describe)
             self._described_at = time.monotonic()
         return self._described
 
@@ -51,3 +171,16 @@ class ServiceState:
         """Close the connections to the farm."""
         if self._farm is not None:
             await self._farm.aclose()
+
+
+def _is_revoked(revoked: Revocations, key: str, data: bytes) -> bool:
+    """Whether the list covers an entry. One that does not decode is the reader's to refuse."""
+    try:
+        if not revoked.digests:
+            return revoked.reason(key, split(data)[0]) is not None
+        open_entry(key, data, Trust(unsigned=True, any_signer=True, revoked=revoked))
+    except Revoked:
+        return True
+    except CacheError:
+        return False
+    return False

@@ -27,6 +27,7 @@ from cache.errors import (
     StoreFull,
     TooLarge,
 )
+from cache.tls import ClientTls
 
 _RETRIED = (httpx.ConnectError, httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
 _PROBE_TIMEOUT_S = 2.0
@@ -45,18 +46,30 @@ class _Stalled(Exception):
 
 
 class Transport:
-    """Exchanges with one service. Raises ConfigError if `url` is not a plain http(s) address."""
+    """Exchanges with one service; `headers` go with every request but probes.
+
+    Raises ConfigError if `url` is not a plain http(s) address, or for certificates that are none.
+    """
 
     def __init__(
-        self, url: str, token: str | None, budget: DelayBudget, metrics: ClientMetrics
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        budget: DelayBudget,
+        metrics: ClientMetrics,
+        tls: ClientTls | None = None,
     ) -> None:
         self.url = _checked(url)
-        self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        self._headers = dict(headers)
+        # Certificates take 30 ms to load, and plain http has no use for them.
+        is_tls = self.url.startswith("https:")
+        self._verify = (tls or ClientTls()).context() if is_tls else False
         self._budget = budget
         self._metrics = metrics
         self._lock = threading.Lock()
         self._http: httpx.Client | None = None
         self._pid = 0
+        self._inherited: list[httpx.Client] = []
 
     def close(self) -> None:
         """Close all connections; the next exchange opens new ones."""
@@ -98,14 +111,14 @@ class Transport:
                 )
             except (httpx.HTTPError, _Stalled) as error:
                 reason = _describe(error)
-                self._lost(time.monotonic() - started, f"{method} {path}: {reason}")
+                self._lost(time.monotonic() - started, f"{method} {self.url}{path}: {reason}")
                 if last or not isinstance(error, _RETRIED) or self._budget.is_open:
                     raise NotReachable(f"{self.url}{path}: {reason}") from error
                 self._metrics.add("retries")
                 continue
             waited = time.monotonic() - started
             if timeout is None and reply.status >= 500 and reply.status != 507:
-                self._lost(waited, f"{method} {path}: status {reply.status}")
+                self._lost(waited, f"{method} {self.url}{path}: status {reply.status}")
                 raise NotReachable(f"{self.url}{path}: {_error_text(reply)}")
             transfer = (len(reply.body) + len(body or b"")) / MIN_RATE
             self._budget.succeeded(0.0 if timeout is not None else max(0.0, waited - transfer))
@@ -154,11 +167,13 @@ class Transport:
     def _client(self) -> httpx.Client:
         with self._lock:
             if self._http is None or self._pid != os.getpid():
-                # After a fork the parent's sockets are the parent's: they are left alone.
+                if self._http is not None:
+                    # After a fork the parent's sockets are the parent's: not to be closed by the
+                    # collector either, which over TLS would say goodbye in its name.
+                    self._inherited.append(self._http)
                 self._http = httpx.Client(
                     trust_env=False,
-                    # Certificates take 30 ms to load, and plain http has no use for them.
-                    verify=self.url.startswith("https:"),
+                    verify=self._verify,
                     follow_redirects=False,
                     headers={"accept-encoding": "zstd", "user-agent": "fusec"},
                     limits=httpx.Limits(max_connections=None, max_keepalive_connections=16),
@@ -179,8 +194,9 @@ class Transport:
         alive = False
         try:
             # Its own connection: those of before the outage may be dead.
-            verify = self.url.startswith("https:")
-            with httpx.Client(trust_env=False, timeout=_PROBE_TIMEOUT_S, verify=verify) as http:
+            with httpx.Client(
+                trust_env=False, timeout=_PROBE_TIMEOUT_S, verify=self._verify
+            ) as http:
                 alive = http.get(self.url + wire.PATH_HEALTH).status_code == 200
         except httpx.HTTPError:
             alive = False

@@ -81,6 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     embedded.add_argument("--s3-endpoint", default="", help="an S3-compatible server, if not AWS")
     embedded.add_argument("--host", default="127.0.0.1", help="interface of the cache service")
     embedded.add_argument("--port", type=int, default=0, help="its port; 0 takes a free one")
+    embedded.add_argument(
+        "--signing-key", default="", metavar="FILE", help="the key that signs; made if it is absent"
+    )
     embedded.add_argument("--workers", type=int, default=0, help="tasks at once; 0 is one a core")
     return parser
 
@@ -94,29 +97,48 @@ def _serve(config: FarmConfig) -> int:
         raise ConfigError(
             "cache_url is not set", hint="give the cache service's address: --cache-url"
         )
-    # A writer would rather wait than lose what it has compiled.
-    store = CacheClient(
-        config.cache_url, token=config.cache_token or None, budget=DelayBudget(WRITE_PATIENCE_S)
-    )
+    stores: list[CacheClient] = []
+
+    def open_store(namespace: str) -> CacheClient:
+        store = CacheClient(
+            config.cache_url,
+            token=config.cache_token or None,
+            namespace=namespace,
+            tls=config.cache_tls(),
+            # A writer would rather wait than lose what it has compiled.
+            budget=DelayBudget(WRITE_PATIENCE_S),
+        )
+        stores.append(store)
+        return store
+
+    if not config.signing_key:
+        print(
+            "warning: without FUSEC_FARM_SIGNING_KEY artifacts are unsigned, and clients pass them "
+            "over unless they are told not to",
+            file=sys.stderr,
+        )
+    app_store = open_store("")
     pool = open_pool(config)
     try:
         print(
             f"fusec farm: {pool.kind} pool, {pool.workers} workers, "
-            f"at http://{config.host}:{config.port}",
+            f"at {config.tls().scheme}://{config.host}:{config.port}",
             file=sys.stderr,
         )
         uvicorn.run(
-            open_app(config, pool, store),
+            open_app(config, pool, app_store, open_namespace=open_store),
             host=config.host,
             port=config.port,
             log_level="warning",
             access_log=False,
             ws="none",
             timeout_graceful_shutdown=30,
+            **config.tls().uvicorn(),
         )
     finally:
         pool.close()
-        store.close()
+        for store in stores:
+            store.close()
     return 0
 
 
@@ -131,7 +153,12 @@ def _embedded(arguments: dict[str, object]) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         threading.Thread(target=_watch_parent, args=(stop,), daemon=True).start()
-        ready = {"url": farm.url, "pool": arguments["pool"], "store": arguments["store"]}
+        ready = {
+            "url": farm.url,
+            "pool": arguments["pool"],
+            "store": arguments["store"],
+            "public_key": farm.public_key.text(),
+        }
         print(json.dumps(ready), flush=True)
         stop.wait()
     return 0

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
-from cache.auth import Grant, hash_token
+from cache.auth import ROLES, Grant, hash_token
 from cache.config import is_loopback
 from cache.errors import ConfigError
+from cache.tls import ClientTls, ServerTls
 from farm.book import Limits
 
 ENV_PREFIX = "FUSEC_FARM_"
@@ -38,6 +40,34 @@ class FarmConfig:
         default="",
         repr=False,
         metadata={"help": "bearer token for it, with the role write", "secret": True},
+    )
+    cache_ca: str = field(
+        default="", metadata={"help": "authority of its certificate, if not the system's (PEM)"}
+    )
+    cache_cert: str = field(
+        default="", metadata={"help": "certificate to show to it, where it asks for one (PEM)"}
+    )
+    cache_key: str = field(default="", metadata={"help": "the key of that certificate (PEM)"})
+    signing_key: str = field(
+        default="",
+        metadata={"help": "file of the key that signs artifacts (see `fusec keys generate`)"},
+    )
+    trusted_keys: str = field(
+        default="",
+        metadata={
+            "help": "file of further public keys whose stored artifacts are used as they are"
+        },
+    )
+    front_role: str = field(
+        default="write",
+        metadata={
+            "help": "least role of a caller whose front records are signed: nobody can check them"
+        },
+    )
+    tls_cert: str = field(default="", metadata={"help": "certificate to serve with, PEM"})
+    tls_key: str = field(default="", metadata={"help": "its key, PEM"})
+    tls_client_ca: str = field(
+        default="", metadata={"help": "authority whose certificate callers must show, PEM"}
     )
     token: str = field(
         default="",
@@ -69,6 +99,11 @@ class FarmConfig:
             raise ConfigError("workers, queue_limit and running_limit cannot be negative or none")
         if min(self.keep_s, self.abandon_s, self.task_s) <= 0:
             raise ConfigError("keep_s, abandon_s and task_s must be above 0")
+        if self.front_role not in ROLES:
+            raise ConfigError(f"front_role {self.front_role!r:.40} is not one of {ROLES}")
+        if self.trusted_keys and not self.signing_key:
+            raise ConfigError("trusted_keys needs a signing_key: who checks also signs")
+        self.tls()
         if not self.token and not self.insecure and not is_loopback(self.host):
             raise ConfigError(
                 f"will not listen on {self.host} without a token: anybody who reaches it could use "
@@ -100,6 +135,18 @@ class FarmConfig:
     def grants(self) -> tuple[Grant, ...]:
         """Who may call: the holder of `token`."""
         return (Grant("submit", hash_token(self.token)),) if self.token else ()
+
+    def tls(self) -> ServerTls:
+        """How the gateway serves. Raises ConfigError."""
+        return ServerTls(self.tls_cert, self.tls_key, self.tls_client_ca)
+
+    def cache_tls(self) -> ClientTls:
+        """How the cache service is reached."""
+        ca, cert, key = (
+            Path(text) if text else None
+            for text in (self.cache_ca, self.cache_cert, self.cache_key)
+        )
+        return ClientTls(ca, cert, key)
 
     def limits(self) -> Limits:
         return Limits(self.queue_limit, self.keep_s, self.abandon_s)

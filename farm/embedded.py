@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from cache.config import ServiceConfig
 from cache.counters import Counters
 from cache.embedded import serve_app_in_thread, serve_in_thread
 from cache.open_store import open_store
+from cache.signing import PublicKey, SigningKey
 from cache.store import Store
 from farm.config import FarmConfig
 from farm.open_farm import open_app, open_pool
@@ -23,11 +25,13 @@ from farm.workers import Stages, run
 @dataclass(frozen=True, slots=True)
 class EmbeddedFarm:
     """``url`` is the cache service's address, what `FUSEC_REMOTE` takes; ``store`` what it keeps
-    artifacts in, as the object that the service and the gateway share."""
+    artifacts in, as the object that the service and the gateway share; ``public_key`` verifies
+    what it signs."""
 
     url: str
     gateway_url: str
     store: Store
+    public_key: PublicKey
 
 
 @contextmanager
@@ -39,6 +43,7 @@ def embedded_farm(
     host: str = "127.0.0.1",
     port: int = 0,
     s3_endpoint: str = "",
+    signing_key: str = "",
     farm: FarmConfig | None = None,
     stages: Stages | None = None,
 ) -> Iterator[EmbeddedFarm]:
@@ -46,6 +51,7 @@ def embedded_farm(
 
     store: an address as of `ServiceConfig.store`, or an object. pool: ``memory`` or ``ray``.
     workers: tasks at once, 0 is one a core. port: the cache service's, 0 takes a free one.
+    signing_key: file of the key that signs, made if it is absent; by default a key of this run.
     farm: further settings of the gateway. stages: another compiler, for tests.
     Raises ConfigError for settings that make no sense.
     """
@@ -54,13 +60,16 @@ def embedded_farm(
     kept = open_store(service, Counters()) if isinstance(store, str) else store
     config = replace(farm or FarmConfig(), host="127.0.0.1", port=0, pool=pool, workers=workers)
     runner = run if stages is None else partial(run, stages=stages)
+    key = SigningKey.generate("embedded")
+    if signing_key:
+        key = SigningKey.read_or_generate(Path(signing_key), "embedded")
     running_pool = open_pool(config, runner)
     try:
-        app = open_app(config, running_pool, kept, stages=stages)
+        app = open_app(config, running_pool, kept, stages=stages, key=key)
         with (
             serve_app_in_thread(app) as gateway,
             serve_in_thread(replace(service, farm_url=gateway.url), store=kept) as running,
         ):
-            yield EmbeddedFarm(running.url, gateway.url, kept)
+            yield EmbeddedFarm(running.url, gateway.url, kept, key.public)
     finally:
         running_pool.close()

@@ -6,6 +6,12 @@
     GET    /healthz /readyz /metrics /
 
 It stands behind the cache service, which knows the users' tokens; its own token is the service's.
+The service says for which namespace a request is and which role its caller has. Each namespace has
+a coordinator of its own over the same pool: its queue, its store, its signatures.
+
+A front record is the word of whoever submits it: that a Dynamo graph, which only the submitter has,
+leads to these artifacts by this recipe. The farm cannot derive it again, so it signs the records of
+callers with the role `front_role` (by default those who may write anyway) and refuses the others.
 """
 
 from __future__ import annotations
@@ -18,9 +24,10 @@ from collections.abc import Callable
 from typing import Final
 
 from cache.asgi import App, Receive, Request, Response, Scope, Send
-from cache.auth import role_of
+from cache.auth import ROLES, allows, role_of
 from cache.errors import CacheError, TooLarge
-from cache.protocol import MSGPACK, PATH_COMPILE, Value, pack
+from cache.key import require_namespace
+from cache.protocol import MSGPACK, NAMESPACE_HEADER, PATH_COMPILE, ROLE_HEADER, Value, pack
 from farm.config import FarmConfig
 from farm.coordinator import Coordinator
 from farm.pool import TaskFailed
@@ -29,6 +36,7 @@ from fusec.artifact.fingerprint import Fingerprint, diff
 from fusec.errors import WireError
 from fusec.remote.jobs import FrontRecord
 from fusec.remote.protocol import (
+    FRONT_REFUSED,
     MAX_SUBMIT,
     MAX_WAIT_S,
     SUBMIT_PATH,
@@ -42,6 +50,7 @@ from fusec.remote.protocol import (
 
 log = logging.getLogger("fusec.farm")
 _JOB: Final = re.compile(re.escape(PATH_COMPILE) + "/([0-9a-f]{64})")
+MAX_NAMESPACES: Final = 256
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -54,14 +63,46 @@ class Refused(Exception):
         self.refusal = refusal
 
 
-def create_app(config: FarmConfig, open_coordinator: Callable[[], Coordinator]) -> App:
-    """The application. `open_coordinator` is called in the server's event loop, at its start."""
-    running: list[Coordinator] = []
+class Farms:
+    """The coordinators, one a namespace; the default one is there from the start."""
+
+    def __init__(self, open_coordinator: Callable[[str], Coordinator], namespaces: bool) -> None:
+        self._open = open_coordinator
+        self._namespaces = namespaces
+        self._made = {"": open_coordinator("")}
+
+    @property
+    def default(self) -> Coordinator:
+        return self._made[""]
+
+    def of(self, namespace: str) -> Coordinator:
+        """A namespace's. Raises Refused where this farm has no other than the default."""
+        found = self._made.get(require_namespace(namespace))
+        if found is None:
+            if not self._namespaces or len(self._made) >= MAX_NAMESPACES:
+                text = f"this farm does not serve the namespace {namespace!r}"
+                raise Refused(404, Refusal("UnknownNamespace", text))
+            found = self._made[namespace] = self._open(namespace)
+        return found
+
+    async def close(self) -> None:
+        for coordinator in self._made.values():
+            await coordinator.close()
+
+
+def create_app(
+    config: FarmConfig, open_coordinator: Callable[[str], Coordinator], *, namespaces: bool = False
+) -> App:
+    """The application. `open_coordinator` makes that of a namespace, in the server's event loop.
+
+    namespaces: whether there are others than the default one.
+    """
+    running: list[Farms] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await receive()
-            running.append(open_coordinator())
+            running.append(Farms(open_coordinator, namespaces))
             await send({"type": "lifespan.startup.complete"})
             await receive()
             await running.pop().close()
@@ -73,9 +114,10 @@ def create_app(config: FarmConfig, open_coordinator: Callable[[], Coordinator]) 
     return app
 
 
-async def _answer(config: FarmConfig, farm: Coordinator, request: Request) -> Response:
+async def _answer(config: FarmConfig, farms: Farms, request: Request) -> Response:
+    farm = farms.default
     try:
-        return await _route(config, farm, request)
+        return await _route(config, farms, request)
     except Refused as error:
         return _refusal(error.status, error.refusal)
     except QueueFull as error:
@@ -92,11 +134,13 @@ async def _answer(config: FarmConfig, farm: Coordinator, request: Request) -> Re
         return _refusal(503, Refusal(error.kind.value, error.message))
 
 
-async def _route(config: FarmConfig, farm: Coordinator, request: Request) -> Response:
+async def _route(config: FarmConfig, farms: Farms, request: Request) -> Response:
+    farm = farms.default
     if request.path.startswith(PATH_COMPILE):
         _authorise(config, request)
+        farm = farms.of(request.headers.get(NAMESPACE_HEADER, ""))
         if request.path == SUBMIT_PATH and request.method == "POST":
-            return await _submit(farm, request)
+            return await _submit(config, farm, request)
         match = _JOB.fullmatch(request.path)
         if match is not None and request.method == "GET":
             return await _poll(farm, request, match.group(1))
@@ -115,10 +159,11 @@ async def _route(config: FarmConfig, farm: Coordinator, request: Request) -> Res
     raise Refused(404, Refusal("NotFound", f"no {request.method} {request.path[:100]} here"))
 
 
-async def _submit(farm: Coordinator, request: Request) -> Response:
+async def _submit(config: FarmConfig, farm: Coordinator, request: Request) -> Response:
     body = await request.body(MAX_SUBMIT)
     submitted = await asyncio.to_thread(decode_submit, body)
     if isinstance(submitted, FrontRecord):
+        _check_vouches(config, farm, request)
         return await _publish_front(farm, submitted)
     await _check_fingerprint(farm, submitted)
     job = farm.find(submitted.fingerprint)
@@ -146,6 +191,18 @@ async def _check_fingerprint(farm: Coordinator, job: FarmJob) -> None:
     hint = "run the same fusec and torch on both sides, and restart the farm after a change"
     text = f"the farm computes another fingerprint for this graph; what differs: {names}"
     raise Refused(422, Refusal("FingerprintMismatch", text, hint))
+
+
+def _check_vouches(config: FarmConfig, farm: Coordinator, request: Request) -> None:
+    """Whether the caller's word is good for a front record."""
+    # An open gateway is called by its own machine alone, which may do everything there.
+    role = request.headers.get(ROLE_HEADER, "read" if config.token else ROLES[-1])
+    if role in ROLES and allows(role, config.front_role):
+        return
+    farm.metrics.submits.labels("refused").inc()
+    text = f"front records are taken from callers with the role {config.front_role}"
+    hint = "let a job with such a token run the model once, or set FUSEC_FARM_FRONT_ROLE"
+    raise Refused(403, Refusal(FRONT_REFUSED, text, hint))
 
 
 async def _publish_front(farm: Coordinator, record: FrontRecord) -> Response:

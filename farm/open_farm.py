@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 
 from cache.asgi import App
 from cache.errors import ConfigError
+from cache.seal import Signer
+from cache.signing import SigningKey, read_trusted
 from cache.store import Store
+from cache.trust import OWN_STORE, signed_by
 from farm.attempts import Attempts
 from farm.config import FarmConfig
 from farm.coordinator import Coordinator
@@ -18,6 +23,8 @@ from farm.metrics import FarmMetrics
 from farm.pool import Pool, Runner
 from farm.shelf import Shelf
 from farm.workers import FusecStages, Stages, run, warm_task
+from fusec import __version__
+from fusec.artifact.fingerprint import toolchain, torch_version
 
 WARMED: Final = 64
 
@@ -44,18 +51,29 @@ def open_app(
     *,
     stages: Stages | None = None,
     registry: CollectorRegistry | None = None,
+    key: SigningKey | None = None,
+    open_namespace: Callable[[str], Store] | None = None,
 ) -> App:
     """The gateway's application over a pool and the store that artifacts are published to.
 
     stages: what assembles artifacts and computes fingerprints here; the pool's runner has its own.
+    key: what signs, by default that of `config.signing_key`; artifacts are unsigned without.
+    open_namespace: the store of a namespace other than the default; there are none without.
+    Raises ConfigError for key files that are none.
     """
     metrics = FarmMetrics(registry or CollectorRegistry())
+    if key is None and config.signing_key:
+        key = SigningKey.read(Path(config.signing_key))
+    others = read_trusted(Path(config.trusted_keys)) if config.trusted_keys else ()
 
-    def open_coordinator() -> Coordinator:
+    def open_coordinator(namespace: str) -> Coordinator:
         attempts = Attempts(pool, metrics, config.task_s)
+        kept = open_namespace(namespace) if namespace and open_namespace is not None else store
+        signer = None if key is None else Signer(key, compiler_name(), namespace)
+        trust = OWN_STORE if key is None else signed_by((key.public, *others), namespace)
         return Coordinator(
             pool,
-            Shelf(store, attempts),
+            Shelf(kept, attempts, signer=signer, trust=trust),
             attempts,
             stages or FusecStages(),
             metrics,
@@ -63,4 +81,9 @@ def open_app(
             running=config.running_limit,
         )
 
-    return create_app(config, open_coordinator)
+    return create_app(config, open_coordinator, namespaces=open_namespace is not None)
+
+
+def compiler_name() -> str:
+    """What made an artifact, as its seal says it and as it can be revoked, whole or by a part."""
+    return f"fusec-{__version__}/torch-{torch_version()}/toolchain-{toolchain()[:16]}"

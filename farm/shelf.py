@@ -1,18 +1,26 @@
-"""The store as the farm's event loop uses it: calls in threads, tried again while that helps."""
+"""The store as the farm's event loop uses it: calls in threads, tried again while that helps.
+
+This is where artifacts are signed, and where the farm checks what it finds: a kernel that somebody
+planted must not end up in an artifact that bears our signature.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Final, TypeVar
 
-from cache import artifacts
+from cache import artifacts, revocation
 from cache.artifacts import Found
 from cache.client import CacheClient
-from cache.errors import CacheError, NewerVersion, NotReachable
+from cache.errors import CacheError, NotReachable
 from cache.manifest import Manifest
+from cache.seal import Signer
 from cache.store import Store
+from cache.trust import OWN_STORE, Trust
 from farm.attempts import Attempts
 from farm.pool import TaskFailed
 from farm.retry import ErrorKind
@@ -22,14 +30,29 @@ T = TypeVar("T")
 
 KERNEL_BLOB: Final = "binary"
 THREADS: Final = 16
+REVOKED_S: Final = 10.0
 
 
 class Shelf:
-    """Artifacts of graphs, kernels and front keys in one store. Raises TaskFailed."""
+    """Artifacts of graphs, kernels and front keys in one store. Raises TaskFailed.
 
-    def __init__(self, store: Store, attempts: Attempts) -> None:
+    signer: signs what is published; None publishes unsigned artifacts. trust: what is used of what
+    stands there.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        attempts: Attempts,
+        *,
+        signer: Signer | None = None,
+        trust: Trust = OWN_STORE,
+    ) -> None:
         self._store = store
         self._attempts = attempts
+        self._signer = signer
+        self._trust = trust
+        self._revoked_at = float("-inf")
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="farm-store")
 
     async def has(self, key: str) -> bool:
@@ -55,8 +78,8 @@ class Shelf:
             return  # counted already
 
     async def publish(self, key: str, manifest: Manifest, blobs: Mapping[str, bytes]) -> None:
-        """Blobs, then the entry; an artifact that stands there already is kept."""
-        await self._call(lambda: artifacts.publish(self._store, key, manifest, blobs))
+        """Blobs, then the entry, signed; an artifact that stands there and is trusted is kept."""
+        await self._call(lambda: self._publish(key, manifest, blobs))
 
     async def publish_front(self, record: FrontRecord) -> bool:
         """Publish a front record, False when an artifact that it leads to is missing."""
@@ -77,22 +100,35 @@ class Shelf:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def _publish(self, key: str, manifest: Manifest, blobs: Mapping[str, bytes]) -> None:
+        seal = None if self._signer is None else self._signer.seal(key, manifest.encode())
+        trust = self._current_trust()
+        artifacts.publish(self._store, key, manifest, blobs, seal=seal, trust=trust)
+
     def _whole(self, key: str) -> bool:
         data = self._store.get_entry(key)
         if data is None:
             return False
         try:
-            digests = artifacts.decode_entry(key, data).digests()
-        except NewerVersion:
-            return False
+            digests = artifacts.open_entry(key, data, self._current_trust())[0].digests()
+        except NotReachable:
+            raise
         except CacheError:
-            return False  # damaged: publishing anew heals it
+            return False  # damaged or not to be trusted: publishing anew heals it
         return self._store.has_blobs(digests) >= set(digests)
 
     def _lookup(self, keys: Sequence[str]) -> dict[str, Found]:
+        trust = self._current_trust()
         if isinstance(self._store, CacheClient):
-            return self._store.lookup_many(keys)
-        return artifacts.lookup_many(self._store, keys)
+            return self._store.lookup_many(keys, trust=trust)
+        return artifacts.lookup_many(self._store, keys, trust=trust)
+
+    def _current_trust(self) -> Trust:
+        """The trust with the store's revocations, REVOKED_S old at most. In a thread."""
+        if time.monotonic() - self._revoked_at > REVOKED_S:
+            self._trust = replace(self._trust, revoked=revocation.read(self._store))
+            self._revoked_at = time.monotonic()
+        return self._trust
 
     async def _call(self, work: Callable[[], T]) -> T:
         attempt = 1

@@ -42,6 +42,25 @@ class Options:
         repr=False,  # never in a log
         metadata={"key": False, "help": "the bearer token itself; prefer token_file"},
     )
+    namespace: str = _option(
+        "", key=False, help="the part of the service that this job uses; empty is the default one"
+    )
+    trusted_keys: Path | None = _option(
+        None, key=False, help="file of the public keys whose artifacts are used from the remote"
+    )
+    unsigned: bool = _option(
+        False,
+        key=False,
+        help="use unsigned artifacts of the remote too: whoever writes to it may"
+        " then run code here",
+    )
+    tls_ca: Path | None = _option(
+        None, key=False, help="authority of the service's certificate, if not the system's (PEM)"
+    )
+    tls_cert: Path | None = _option(
+        None, key=False, help="certificate to show to the service, where it asks for one (PEM)"
+    )
+    tls_key: Path | None = _option(None, key=False, help="its key (PEM)")
     wait_s: float = _option(600.0, key=False, help="longest wait for the farm, a graph, in seconds")
     budget_s: float = _option(
         2.0, key=False, help="total delay a dead or slow remote may cost the process, in seconds"

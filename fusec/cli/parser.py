@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cache.errors import CacheError
 from fusec import __version__
-from fusec.cli import demo, doctor, explain, serve, stats
+from fusec.cli import demo, doctor, explain, keys, serve, stats
 from fusec.errors import FusecError
 
 _EXAMPLES = """\
@@ -16,6 +16,7 @@ examples:
   export FUSEC_REMOTE=http://127.0.0.1:8765
   fusec doctor                    what is installed, reachable, writable; what to do about it
   fusec explain mymodel:example   kernels of your model, what they save, what was not fused
+  fusec keys generate farm.key    the key that signs a farm's artifacts
   fusec stats                     what the local cache holds, and the service's hits and misses
 
 In a program:  model = torch.compile(model, backend="fusec")
@@ -32,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"fusec {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (demo, serve, doctor, stats, explain):
+    for module in (demo, serve, doctor, stats, explain, keys):
         module.add(commands)
     return top
 

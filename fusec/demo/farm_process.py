@@ -24,9 +24,11 @@ STOP_S = 30.0
 
 @dataclass(frozen=True)
 class FarmProcess:
-    """A running embedded farm. url: what FUSEC_REMOTE is set to; log: its standard error."""
+    """A running embedded farm. url: what FUSEC_REMOTE is set to; public_key: a line of the file
+    that FUSEC_TRUSTED_KEYS names; log: its standard error."""
 
     url: str
+    public_key: str
     log: Path
     process: subprocess.Popen[str]
 
@@ -50,16 +52,20 @@ def farm_process(
     log: Path,
     s3_endpoint: str | None = None,
     port: int = 0,
+    signing_key: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[FarmProcess]:
     """Start an embedded farm on loopback; stop it at the end of the block.
 
     pool: ray or memory. store: memory:, file:///dir or s3://bucket/prefix. port: 0 takes a free
-    one. env: added to this process's environment (S3 credentials).
+    one. signing_key: file of the key that signs, made if it is absent; None is a key of this run.
+    env: added to this process's environment (S3 credentials).
     Raises RemoteError with the end of its log when it does not come up.
     """
     command = [sys.executable, "-m", "farm", "embedded", "--pool", pool, "--store", store]
     command += ["--port", str(port)]
+    if signing_key is not None:
+        command += ["--signing-key", str(signing_key)]
     if s3_endpoint is not None:
         command += ["--s3-endpoint", s3_endpoint]
     with log.open("w") as file:
@@ -74,17 +80,18 @@ def farm_process(
             start_new_session=True,
         )
     try:
-        yield FarmProcess(_ready(process, log), log, process)
+        yield FarmProcess(*_ready(process, log), log, process)
     finally:
         _stop(process)
 
 
-def _ready(process: subprocess.Popen[str], log: Path) -> str:
-    """The address in the one line that the farm prints when it serves."""
+def _ready(process: subprocess.Popen[str], log: Path) -> tuple[str, str]:
+    """The address and the public key in the one line that the farm prints when it serves."""
     assert process.stdout is not None
     line = _first_line(process.stdout, START_S)
     try:
-        url = json.loads(line)["url"]
+        ready = json.loads(line)
+        url, public_key = str(ready["url"]), str(ready["public_key"])
     except (ValueError, KeyError, TypeError) as error:
         tail = log.read_text()[-2000:].strip()
         raise RemoteError(
@@ -93,7 +100,7 @@ def _ready(process: subprocess.Popen[str], log: Path) -> str:
             hint="pip install 'fusec[farm]' if ray or uvicorn is missing; its last words were:\n"
             + (tail or "(nothing)"),
         ) from error
-    return str(url)
+    return url, public_key
 
 
 def _first_line(stream: IO[str], seconds: float) -> str:

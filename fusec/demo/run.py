@@ -54,7 +54,9 @@ def run_demo(config: DemoConfig, progress: Progress) -> Report:
         eager = _process(config, folder, "eager", "eager", {}, progress)
         reference = _process(config, folder, "float64", "float64", {}, progress)
         with _farm(config, folder, progress) as farm:
-            remote = {"FUSEC_REMOTE": farm.url}
+            keys = folder / "trusted.keys"
+            keys.write_text(farm.public_key + "\n")
+            remote = {"FUSEC_REMOTE": farm.url, "FUSEC_TRUSTED_KEYS": str(keys)}
             cold = _process(config, folder, "cold", "fusec", remote, progress)
             warm = _process(config, folder, "warm", "fusec", remote, progress)
         inductor: dict[str, Result] = {}

@@ -21,6 +21,7 @@ from cache.protocol import PATH_COMPILE, Value
 from fusec.errors import FarmFailed, RemoteError, WireError
 from fusec.remote.jobs import FrontRecord
 from fusec.remote.protocol import (
+    FRONT_REFUSED,
     SUBMIT_PATH,
     FarmJob,
     JobState,
@@ -168,10 +169,15 @@ class FarmClient:
             return  # the farm drops jobs that nobody polls; nothing is lost by silence
 
     def publish_front(self, record: FrontRecord) -> bool:
-        """Ask the farm to publish a front record; True when it stands. Raises FarmUnavailable."""
+        """Ask the farm to sign and publish a front record; True when it stands.
+
+        False where a part was compiled elsewhere, and where the farm does not take our word: it
+        cannot check a recipe, so it signs those of callers that it is told to trust.
+        Raises FarmUnavailable.
+        """
         status, value = self._request("POST", SUBMIT_PATH, CALL_S, body=front_to_wire(record))
-        if status == 409:
-            return False  # a part was compiled elsewhere, so the farm cannot vouch for the whole
+        if status == 409 or (status == 403 and Refusal.from_wire(value).kind == FRONT_REFUSED):
+            return False
         _raise_for(status, value)
         return True
 

@@ -40,7 +40,7 @@ class Keeper:
                 self._pending[key] = item
                 self._bytes += item.manifest.size()
         if full:
-            publish(self._store, key, item.manifest, item.blobs)
+            publish(self._store, key, item.manifest, item.blobs, seal=item.seal)
         else:
             executor.submit(self._write, key, item)
 
@@ -60,7 +60,7 @@ class Keeper:
 
     def _write(self, key: str, item: Found) -> None:
         try:
-            publish(self._store, key, item.manifest, item.blobs)
+            publish(self._store, key, item.manifest, item.blobs, seal=item.seal)
         finally:
             with self._lock:
                 if self._pending.pop(key, None) is not None:

@@ -31,6 +31,7 @@ MAX_STATUS: Final = 64 << 10
 MAX_MESSAGE: Final = 4096
 MAX_WAIT_S: Final = 60.0
 PRIORITIES: Final = range(10)
+FRONT_REFUSED: Final = "FrontNotTrusted"  # the kind of the refusal of a front record by role
 WAITING: Final = 5  # the priority of a job that a client waits for; a prewarm is below it
 _WAITER: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 _COUNT: Final = range(1 << 31)

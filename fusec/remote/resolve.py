@@ -16,7 +16,10 @@ from cache.client import CacheClient
 from cache.errors import CacheError
 from cache.local import LocalStore
 from cache.memory import MemoryStore
+from cache.signing import read_trusted
 from cache.store import Store
+from cache.tls import ClientTls
+from cache.trust import NOBODY, Trust
 from fusec.errors import FusecError, OptionsError, WireError
 from fusec.ir.graph import Graph
 from fusec.options import Options, Target
@@ -36,8 +39,9 @@ _COMPILED_HERE: Final = "graphs are compiled in this process"
 class Resolver:
     """One per process (a session); safe to share between threads.
 
-    local: this user's store on disk. remote: the cache service, None for none. Warnings are given
-    once per resolver and cause. compile_local: the compiler, loaded on its first use by default.
+    local: this user's store on disk. remote: the cache service, None for none. trust: whose
+    artifacts of the remote are used. Warnings are given once per resolver and cause.
+    compile_local: the compiler, loaded on its first use by default.
     """
 
     def __init__(
@@ -47,11 +51,12 @@ class Resolver:
         options: Options,
         recorder: Recorder,
         *,
+        trust: Trust = NOBODY,
         compile_local: CompileLocal | None = None,
         progress: Progress | None = None,
     ) -> None:
         self._notices = Notices(recorder)
-        self._tiers = Tiers(local, remote, self._notices, recorder)
+        self._tiers = Tiers(local, remote, self._notices, recorder, trust=trust)
         self._remote = remote
         self._farm = FarmClient(remote, outage_s=options.budget_s) if remote is not None else None
         self._options = options
@@ -74,19 +79,35 @@ class Resolver:
     ) -> Resolver:
         """A resolver over the store in ``options.cache_dir`` and the service at ``options.remote``.
 
-        A directory that cannot be used is replaced by memory; the fault is told and counted.
-        Raises OptionsError for an address or a token file that makes no sense.
+        A directory that cannot be used is replaced by memory, and a remote without any key to
+        verify what it holds is not used; both are told and counted.
+        Raises OptionsError for an address or a file of tokens, keys or certificates that makes no
+        sense.
         """
         local: Store
         fault: CacheError | None = None
+        folder = options.cache_dir
+        if options.namespace:
+            folder = folder / "ns" / options.namespace
         try:
-            local = LocalStore(options.cache_dir)
+            local = LocalStore(folder)
         except CacheError as error:
             local, fault = MemoryStore(), error
+        trust = trust_of(options)
+        believes = bool(trust.keys) or trust.unsigned
         remote = None
         if options.remote:
-            remote = _client(options, options.remote)
-        resolver = cls(local, remote, options, recorder, compile_local=compile_local)
+            made = open_client(options, options.remote)
+            remote = made if believes else None
+        resolver = cls(local, remote, options, recorder, trust=trust, compile_local=compile_local)
+        if options.remote and not believes:
+            resolver._notices.fault(
+                "unsigned",
+                "no-keys",
+                f"FUSEC_REMOTE is {options.remote}, but FUSEC_TRUSTED_KEYS names no file of keys to"
+                " verify its artifacts with",
+                "it is not used, and graphs are compiled in this process",
+            )
         if fault is not None:
             resolver._notices.fault(
                 "store_full", "local-open", fault, "artifacts are kept in memory only"
@@ -191,12 +212,33 @@ def _default_compiler(
     return compile_local(graph, target, options, store, recorder=recorder)
 
 
-def _client(options: Options, url: str) -> CacheClient:
+def trust_of(options: Options) -> Trust:
+    """Whose artifacts of the remote are used. Raises OptionsError for an unreadable key file."""
+    if options.trusted_keys is None:
+        # Without a key a seal says nothing; who takes unsigned artifacts takes these as well.
+        return Trust(
+            namespace=options.namespace, unsigned=options.unsigned, any_signer=options.unsigned
+        )
+    try:
+        keys = read_trusted(options.trusted_keys.expanduser())
+    except CacheError as error:
+        raise OptionsError(error.message, where="FUSEC_TRUSTED_KEYS", hint=error.hint) from error
+    return Trust(keys, options.namespace, unsigned=options.unsigned)
+
+
+def open_client(options: Options, url: str) -> CacheClient:
+    """The client of a service, by the options. Raises OptionsError."""
     token = options.token
     try:
         if token is None and options.token_file is not None:
             token = options.token_file.expanduser().read_text(encoding="ascii").strip()
-        return CacheClient(url, token=token, budget=DelayBudget(options.budget_s))
+        return CacheClient(
+            url,
+            token=token,
+            namespace=options.namespace,
+            tls=ClientTls(options.tls_ca, options.tls_cert, options.tls_key),
+            budget=DelayBudget(options.budget_s),
+        )
     except (OSError, UnicodeError) as error:
         raise OptionsError(
             "the token file cannot be read", where=str(options.token_file), hint=str(error)

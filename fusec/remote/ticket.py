@@ -192,7 +192,7 @@ class Ticket:
             self._at_farm = None
             if not over:  # also when the user interrupts the wait
                 farm.cancel(farm_job.fingerprint)
-        found = means.tiers.fetch([self.job.key], again=True).get(self.job.key)
+        found = means.tiers.fetch([self.job.key], fresh=True).get(self.job.key)
         if found is None:
             text = "the farm is done, but its artifact cannot be read from the cache service"
             self._gave_up(FarmUnavailable(text, Cause.BAD_REPLY))

@@ -1,13 +1,14 @@
 """The places an artifact can be found: this user's store, then the cache service.
 
-What comes from afar is kept locally. A fault of either place is counted, told once and otherwise
-a miss.
+What comes from afar is used only where a trusted key has signed it, and is kept locally with its
+seal. The local store is the user's own: what is unsigned there was made here. A fault of either
+place is counted, told once and otherwise a miss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -16,15 +17,23 @@ from cache.client import CacheClient
 from cache.errors import CacheError, Corrupt, NewerVersion, NotReachable
 from cache.manifest import Manifest
 from cache.store import Store
+from cache.trust import NOBODY, Trust
 from fusec.errors import WireError
 from fusec.remote.best_effort import BestEffortStore
 from fusec.remote.jobs import FrontRecord
 from fusec.remote.keeper import Keeper
 from fusec.remote.notices import UNREACHABLE, Notices
+from fusec.remote.revoked import RevocationFeed
 from fusec.trace import Recorder
 
 _PASSED_OVER: Final = "it counts as a miss"
 _GOES_ON: Final = "this process goes on without it and compiles what is missing"
+_UNTRUSTED: Final[Mapping[Miss, str]] = {
+    Miss.UNSIGNED: "is not signed (FUSEC_UNSIGNED=1 would use it)",
+    Miss.UNKNOWN_SIGNER: "is signed by none of the keys in FUSEC_TRUSTED_KEYS",
+    Miss.BAD_SIGNATURE: "bears a signature that does not hold: somebody has tampered with it",
+    Miss.REVOKED: "is revoked",
+}
 
 
 class Source(StrEnum):
@@ -47,13 +56,25 @@ class FrontFound:
 class Tiers:
     """Looks keys up in the local store and at the cache service. Never raises for their faults.
 
-    ``local`` is the store as others may use it: its faults are counters, too.
+    ``local`` is the store as others may use it: its faults are counters, too. trust: whose
+    artifacts of the remote are used; by default nobody's.
     """
 
     def __init__(
-        self, local: Store, remote: CacheClient | None, notices: Notices, recorder: Recorder
+        self,
+        local: Store,
+        remote: CacheClient | None,
+        notices: Notices,
+        recorder: Recorder,
+        *,
+        trust: Trust = NOBODY,
     ) -> None:
         self.local = BestEffortStore(local, notices)
+        self._trust = trust
+        # What lies here came through the trust of its day: keys taken out since must not count.
+        any_signer = trust.any_signer or not trust.keys
+        self._local_trust = replace(trust, unsigned=True, any_signer=any_signer)
+        self._revoked = RevocationFeed(remote, self.local)
         self._keeper = Keeper(self.local)
         self._remote = remote
         self._notices = notices
@@ -62,39 +83,41 @@ class Tiers:
     def find(self, keys: Sequence[str]) -> dict[str, tuple[Found, Source]]:
         """What exists among the keys, and where it was."""
         with self._recorder.span("lookup"):
-            here = self._keeper.waiting(keys)
+            revoked = self._revoked.current()
+            trust = replace(self._local_trust, revoked=revoked)
+            here = {
+                key: item
+                for key, item in self._keeper.waiting(keys).items()
+                if revoked.reason(key, item.seal) is None
+                and revoked.reason_in(item.manifest) is None
+            }
             rest = [key for key in keys if key not in here]
-            here.update(lookup_many(self.local, rest, on_miss=self._on_miss))
+            here.update(lookup_many(self.local, rest, on_miss=self._on_local_miss, trust=trust))
         found = {key: (item, Source.LOCAL_STORE) for key, item in here.items()}
         for key, item in self.fetch([key for key in keys if key not in here]).items():
             found[key] = (item, Source.REMOTE_STORE)
         return found
 
-    def fetch(self, keys: Sequence[str], *, again: bool = False) -> dict[str, Found]:
+    def fetch(self, keys: Sequence[str], *, fresh: bool = False) -> dict[str, Found]:
         """What the cache service has among the keys; it is kept locally.
 
-        again: what is absent was published just now, so ask once more: a read that began before
-        may have answered for this one too.
+        fresh: it was published just now, so the service must not answer from its memory.
         """
-        absent: list[str] = []
-
-        def on_miss(key: str, reason: Miss) -> None:
-            if reason is Miss.ABSENT:
-                absent.append(key)
-            self._on_miss(key, reason)
-
         if self._remote is None or not keys:
             return {}
         try:
             with self._recorder.span("fetch"):
-                fetched = self._remote.lookup_many(keys, on_miss=on_miss)
+                trust = replace(self._trust, revoked=self._revoked.current())
+                fetched = self._remote.lookup_many(
+                    keys, on_miss=self._on_miss, trust=trust, fresh=fresh
+                )
         except CacheError as error:
             cause = UNREACHABLE if isinstance(error, NotReachable) else type(error).__name__
             self._notices.fault(_counter(error), cause, error, _GOES_ON)
             return {}
         for key, item in fetched.items():
             self._keeper.keep(key, item)
-        return {**fetched, **self.fetch(absent)} if again else fetched
+        return fetched
 
     def front(self, key: str) -> FrontFound | None:
         """The record under a front key with all its parts; None when anything is missing."""
@@ -129,12 +152,20 @@ class Tiers:
         """Wait until the local store has all that was found afar."""
         self._keeper.flush()
 
+    def _on_local_miss(self, key: str, reason: Miss) -> None:
+        self._on_miss(key, reason)
+        if reason in _UNTRUSTED:
+            self.local.delete_entry(key)  # it would stand in the way of a good one
+
     def _on_miss(self, key: str, reason: Miss) -> None:
         if reason is Miss.CORRUPT:
             self._notices.fault("corrupt", "corrupt", f"the stored {key} is damaged", _PASSED_OVER)
         elif reason is Miss.NEWER_VERSION:
             text = f"the stored {key} was written by a newer fusec"
             self._notices.fault("newer_version", "newer-version", text, _PASSED_OVER)
+        elif reason in _UNTRUSTED:
+            text = f"the stored {key} {_UNTRUSTED[reason]}"
+            self._notices.fault(reason.value, reason.value, text, _PASSED_OVER)
 
 
 def _counter(error: CacheError) -> str:

@@ -18,6 +18,7 @@ from cache.frames import compress, decompress
 from cache.manifest import Manifest
 from cache.memory import MemoryStore
 from cache.protocol import MAX_BLOB, MAX_MANIFEST, MSGPACK, pack, unpack
+from cache.revocation import KEY as REVOCATIONS
 from tests.cache.samples import BLOBS, key, manifest, noise, put
 
 FRAME = {"content-encoding": "zstd"}
@@ -229,7 +230,8 @@ class Slow(MemoryStore):
         return super().get_blob(digest)
 
     def get_entry(self, key):
-        self.slowly()
+        if key != REVOCATIONS:
+            self.slowly()
         return super().get_entry(key)
 
 
@@ -322,6 +324,7 @@ ACTIONS = {
         ("POST", "/v1/blobs/get"),
         ("GET", f"/v1/blobs/{'a' * 64}"),
         ("GET", "/v1/stats"),
+        ("GET", "/v1/revoked"),
     ],
     "submit": [
         ("POST", "/v1/compile/submit"),
@@ -329,7 +332,7 @@ ACTIONS = {
         ("DELETE", f"/v1/compile/{'a' * 64}"),
     ],
     "write": [("PUT", f"/v1/entries/{key()}"), ("PUT", f"/v1/blobs/{'a' * 64}")],
-    "admin": [("DELETE", f"/v1/entries/{key()}")],
+    "admin": [("DELETE", f"/v1/entries/{key()}"), ("PUT", "/v1/revoked")],
 }
 
 

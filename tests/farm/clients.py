@@ -12,6 +12,7 @@ from cache.breaker import DelayBudget
 from cache.client import CacheClient
 from cache.memory import MemoryStore
 from cache.store import Store
+from cache.trust import OWN_STORE, Trust
 from fusec.options import Options
 from fusec.remote.resolve import Resolver
 from fusec.remote.ticket import CompileLocal
@@ -47,8 +48,10 @@ class NewClient:
         wait_s: float = 30.0,
         budget_s: float = 2.0,
         probe_s: tuple[float, float] = (0.1, 0.2),
+        trust: Trust = OWN_STORE,
     ) -> Client:
-        """A fresh client with an empty local store, or with `local`."""
+        """A fresh client with an empty local store, or with `local`. It believes the remote, unless
+        `trust` says whom to believe."""
         options = replace(
             Options(cache_dir=Path("unused")), policy=policy, wait_s=wait_s, budget_s=budget_s
         )
@@ -57,7 +60,9 @@ class NewClient:
             remote = CacheClient(url, budget=DelayBudget(budget_s, probe_s=probe_s))
         recorder = Recorder()
         store = local if local is not None else MemoryStore()
-        resolver = Resolver(store, remote, options, recorder, compile_local=compile_local)
+        resolver = Resolver(
+            store, remote, options, recorder, trust=trust, compile_local=compile_local
+        )
         made = Client(resolver, recorder, store, remote)
         self._made.append(made)
         return made
