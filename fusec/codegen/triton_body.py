@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from fusec.codegen import triton_random
 from fusec.codegen.triton_expr import is_wide, triton_condition, triton_expr, triton_operand
 from fusec.codegen.triton_ops import TYPED, constant, conversion, operation, reciprocal, typed
 from fusec.codegen.triton_tile import FOLDED, Dim, Tile, upper
@@ -44,6 +45,7 @@ class Frame:
     shapes: dict[Scalar, Shape] = field(default_factory=dict)
     counter: int = 0
     single: str = "pid"  # the linear index of the tile's single axes
+    starts: dict[str, str] = field(default_factory=dict)  # the first point of each dimension
 
     def fresh(self) -> str:
         self.counter += 1
@@ -119,7 +121,7 @@ class Scope:
                 yield node
             else:
                 stack.append((node, True))
-                stack.extend((c, False) for c in reversed(lp.children(node)))
+                stack.extend((c, False) for c in reversed(_operands(node)))
 
     def whole(self, root: Scalar, shape: Shape) -> str:
         """A value in a shape that it may not fill."""
@@ -136,7 +138,7 @@ class Scope:
     def _home(self, node: Scalar) -> Scope:
         """The outermost scope in which the value is fixed: where its axes or, if deeper, one of its
         operands change."""
-        operands = {id(self._find(c)) for c in lp.children(node) if not isinstance(c, Const)}
+        operands = {id(self._find(c)) for c in _operands(node) if not isinstance(c, Const)}
         own = _symbols(node)
         scope = self
         while scope.parent is not None and id(scope) not in operands and not own & scope.varying:
@@ -161,6 +163,8 @@ class Scope:
                 f"the result of reduction b{node.buffer} is used before it is complete"
             )
         assert isinstance(node, Op)
+        if node.name == triton_random.NAME:
+            return self._random(node)
         if node.name == "cast":
             source = node.args[0]
             return conversion(self.value(source), source.dtype, node.dtype)
@@ -180,6 +184,25 @@ class Scope:
             self.frame.isa,
             precise=node in self.frame.precise,
         )
+
+    def _random(self, node: Op) -> str:
+        key, place = self.value(node.args[0]), triton_random.place_of(node)
+        if place is None:
+            return f"philox_uniform({key}, {self.value(node.args[1])})"
+        tile = self.frame.tile
+        blocks = triton_random.whole_blocks(place, tile)
+        if blocks is None:
+            place = tile.as_linear(place)
+            return f"philox_uniform({key}, {triton_expr(place, self._namer(is_wide(place)))})"
+        dim, first = blocks.dim, blocks.first
+        start = self.frame.starts[dim.name]
+        lanes = f"tl.arange(0, {dim.constant} // 4){tile.spread(dim)}"
+        parts = [f"({start}) // 4", lanes] if start else [lanes]
+        if first is not ex.ZERO:
+            parts.insert(0, triton_operand(first, self._namer(is_wide(place))))
+        numbers = f"philox_uniform_four({key}, {' + '.join(parts)})"
+        shape = self.frame.shape_of(place)
+        return f"tl.reshape({numbers}, {tile.shape(shape)})"
 
     def _index(self, node: Index) -> str:
         e = node.expr
@@ -336,6 +359,7 @@ class Scope:
 
 def dim_lines(frame: Frame, d: Dim, start: str) -> list[str]:
     """Declare a dimension's index from its first point, and its mask."""
+    frame.starts[d.name] = start
     spread = frame.tile.spread(d)
     ramp = f"tl.arange(0, {d.constant}){spread}"
     lines = [f"{d.name} = {ramp}" if start == "" else f"{d.name} = {start} + {ramp}"]
@@ -344,9 +368,18 @@ def dim_lines(frame: Frame, d: Dim, start: str) -> list[str]:
     return lines
 
 
+def _operands(node: Scalar) -> tuple[Scalar, ...]:
+    """The values that a value's text names."""
+    children = lp.children(node)
+    return children[:1] if triton_random.place_of(node) is not None else children
+
+
 def _symbols(node: Scalar) -> set[Sym]:
     found: set[Sym] = set()
-    if isinstance(node, Index):
+    place = triton_random.place_of(node)
+    if place is not None:
+        found.update(ex.symbols(place))
+    elif isinstance(node, Index):
         found.update(ex.symbols(node.expr))
     elif isinstance(node, Load):
         for e in (*node.index, *((node.guard,) if node.guard is not None else ())):

@@ -99,3 +99,30 @@ def first_smallest(a, i, b, j):
     both = (a == b) | ((a != a) & (b != b))
     take = ((a < b) | ((a != a) & (b == b))) | (both & (i < j))
     return tl.where(take, a, b), tl.where(take, i, j)
+
+
+# -- random numbers ------------------------------------------------------------------------------
+
+
+@triton.jit
+def philox_uniform(key, place):
+    """Numbers in [0, 1), one for each place: the upper 24 bits of word ``place % 4`` of the
+    Philox4x32-10 block ``place // 4``."""
+    a, b, c, d = tl.randint4x(key, place >> 2)
+    word = place & 3
+    low, high = tl.where(word == 0, a, b), tl.where(word == 2, c, d)
+    return unit_interval(tl.where(word < 2, low, high))
+
+
+@triton.jit
+def philox_uniform_four(key, block):
+    """As `philox_uniform` for all places of whole blocks, four numbers a block side by side in a
+    dimension of their own."""
+    a, b, c, d = tl.randint4x(key, block)
+    return unit_interval(tl.join(tl.join(a, c), tl.join(b, d)))
+
+
+@triton.jit
+def unit_interval(word):
+    """The upper 24 bits of a word as a multiple of 2⁻²⁴ in [0, 1)."""
+    return (word.to(tl.uint32, bitcast=True) >> 8).to(tl.float32) * 5.9604644775390625e-08
