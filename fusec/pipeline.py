@@ -158,17 +158,18 @@ def _stages(
         program = lower(graph, strict_rounding=options.strict_rounding)
         recorder.count("lowerings")
     with recorder.span("schedule"):
-        loops = split_folds(pick_one_hot(dissolve(drop_single_folds(program))))
+        loops = split_folds(pick_one_hot(dissolve(drop_single_folds(program))), generator.machine)
         grouped = schedule(loops, fusion=options.fusion, machine=generator.machine)
         verify_schedule(grouped)
     with recorder.span("codegen"):
-        host = build_host_plan(grouped, generator.emit, target.device)
+        alignment = generator.machine.alignment
+        host = build_host_plan(grouped, generator.emit, target.device, alignment)
     return grouped, host
 
 
 def kernel_store_key(kernel: Source, target: Target) -> str:
     """The store's key of a kernel built by this machine's compiler."""
-    return kernel_key(kernel, target, code_generator(target).compiler(kernel))
+    return kernel_key(kernel, target, code_generator(target).compiler())
 
 
 def build_kernel(kernel: Source, target: Target) -> bytes:

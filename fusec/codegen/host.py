@@ -49,9 +49,11 @@ class HostPlan:
     launches: tuple[Emitted, ...]
 
 
-def build_host_plan(schedule: Schedule, emit: Emit, device: str = "cpu") -> HostPlan:
-    """device: where the program runs. Raises CodegenError where the target has no code for a
-    group."""
+def build_host_plan(
+    schedule: Schedule, emit: Emit, device: str = "cpu", alignment: int = 64
+) -> HostPlan:
+    """device: where the program runs; alignment: bytes, of planned memory. Raises CodegenError
+    where the target has no code for a group."""
     program = schedule.program
     needed = read_outside(schedule)
     once = _EmitOnce(program, emit)
@@ -66,7 +68,7 @@ def build_host_plan(schedule: Schedule, emit: Emit, device: str = "cpu") -> Host
             made = once.emit(group, needed[position])
             launches.append(made)
             uses.append(_group_use(program, group, made, needed[position]))
-    memory = plan_memory(program, uses)
+    memory = plan_memory(program, uses, alignment)
     numbering = {buffer: number for number, buffer in enumerate(memory.slots)}
     slots = tuple(
         replace(s, number=numbering[s.number]) if s.kind == "alias" else s

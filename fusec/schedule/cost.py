@@ -31,39 +31,109 @@ _WEIGHT: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class Splits:
+    """How `fusec.schedule.split_folds` cuts long folds on a target."""
+
+    rows: int  # kept points that occupy the machine: with fewer, a long fold is split
+    fold_points: int  # what counts as long for that
+    programs: int  # wanted then in all
+    chunk_points: int  # fewest points of a chunk
+    columns: int  # chunks of a fold over columns
+    column_programs: int  # programs wanted of a fold over columns alone; 0: columns decides
+    chunk_rows: int  # fewest rows of a chunk
+    ragged: bool  # whether chunks of unequal size are worth their guards
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
-    """Rates of a target: bytes a nanosecond from memory and from the cache that holds
-    ``cache_bytes``, vector operations a nanosecond over all threads, lanes of a 4-byte vector,
-    nanoseconds to start a parallel and a serial kernel."""
+    """What the search and the passes before it know of a target. Rates are bytes a nanosecond."""
 
     memory_rate: float
     cache_rate: float
-    cache_bytes: int
+    cache_bytes: int  # a kernel that moves less works in the cache
+    write_cost: float  # of a byte written, in bytes read: a store may read the line first
+    # A row of up to row_bytes stays where it can be read again at row_rate.
     row_bytes: int
-    vector_rate: float
-    lanes: int
-    parallel_start: float
+    row_rate: float
+    # Points of the kept axes that keep all arithmetic, and all of the memory's rate, in use.
+    busy_arithmetic: float
+    busy_memory: float
+    vector_rate: float  # vector operations a nanosecond over all threads
+    lanes: int  # of a 4-byte vector
+    parallel_points: int  # a kernel of fewer points runs in one thread
+    parallel_start: float  # nanoseconds to start a parallel and a serial kernel
     serial_start: float
     streams: int  # arrays a loop can walk before the prefetchers lose track
     values: int  # operations in a body before registers spill
-    carried_values: int  # results of columns that a thread can carry along rows
+    carried_values: int  # results of columns that a program can carry along rows
+    column_points: int  # kept points that share a program where the last axis is kept
+    splits: Splits
+    alignment: int  # bytes, of memory planned in an arena
 
 
 CPU: Final = Machine(
     memory_rate=12.0,
     cache_rate=60.0,
     cache_bytes=2 << 20,
+    write_cost=2.0,
     row_bytes=256 << 10,
+    row_rate=60.0,
+    busy_arithmetic=2.0,
+    busy_memory=1.5,
     vector_rate=3.0,
     lanes=16,
+    parallel_points=16384,
     parallel_start=3000.0,
     serial_start=300.0,
     streams=14,
     values=120,
     carried_values=32 << 10,
+    column_points=1,
+    splits=Splits(
+        rows=16,
+        fold_points=0,
+        programs=64,
+        chunk_points=1024,
+        columns=64,
+        column_programs=0,
+        chunk_rows=4,
+        ragged=False,
+    ),
+    alignment=64,
 )
 
-_PARALLEL_POINTS: Final = 16384
+# An H200-class GPU: 132 multiprocessors; a program is a few hundred threads of one of them.
+GPU: Final = Machine(
+    memory_rate=4200.0,
+    cache_rate=9000.0,
+    cache_bytes=32 << 20,
+    write_cost=1.0,
+    row_bytes=192 << 10,
+    row_rate=1e6,  # a row of this size stays in registers
+    busy_arithmetic=132.0,
+    busy_memory=100.0,
+    vector_rate=900.0,
+    lanes=32,
+    parallel_points=0,
+    parallel_start=3500.0,
+    serial_start=3500.0,
+    streams=48,
+    values=300,
+    carried_values=16 << 10,
+    column_points=128,
+    splits=Splits(
+        rows=132,
+        fold_points=32 << 10,
+        programs=1056,
+        chunk_points=4096,
+        columns=264,
+        column_programs=528,
+        chunk_rows=8,
+        ragged=True,
+    ),
+    alignment=256,
+)
+
 _JUMPS: Final = 3.0  # a walk that is not contiguous uses a third of each line
 
 
@@ -143,17 +213,21 @@ def kernel_time(
     ``work``: vector operations over all points; ``read`` and ``written``: bytes; ``again``: bytes
     read once more by later stages; ``rows``: points of the kept axes, what threads can share.
     """
-    moved = read + 2 * written  # a store reads the line first
+    moved = read + machine.write_cost * written
     rate = machine.cache_rate if moved < machine.cache_bytes else machine.memory_rate
     memory = moved / rate
-    memory += again / (machine.cache_rate if row_bytes < machine.row_bytes else machine.memory_rate)
+    if row_bytes < machine.row_bytes:
+        memory += again / machine.row_rate
+    else:
+        memory += again / machine.memory_rate
     if streams > machine.streams:
         memory *= streams / machine.streams
     arithmetic = work / (machine.lanes * machine.vector_rate)
     if operations > machine.values:
         arithmetic *= 1.0 + (operations - machine.values) / machine.values
-    parallel = inner_points >= _PARALLEL_POINTS
-    if parallel and rows < 2:
-        arithmetic, memory = 2 * arithmetic, 1.5 * memory
+    parallel = inner_points >= machine.parallel_points
+    if parallel:
+        arithmetic *= max(1.0, machine.busy_arithmetic / max(rows, 1.0))
+        memory *= max(1.0, machine.busy_memory / max(rows, 1.0))
     start = machine.parallel_start if parallel else machine.serial_start
     return max(memory, arithmetic) + 0.3 * min(memory, arithmetic) + start

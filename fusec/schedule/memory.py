@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
 
 from fusec.ir import expr as ex
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.loop import Buffer, BufferView, LoopProgram
 from fusec.ir.program import Slot
-
-ALIGNMENT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +36,18 @@ class MemoryPlan:
 
 
 class _FreeList:
-    """Byte ranges of the arena, first fit, neighbours joined."""
+    """Byte ranges of the arena, first fit, neighbours joined, each a multiple of ``alignment``."""
 
-    def __init__(self) -> None:
+    def __init__(self, alignment: int) -> None:
+        self.alignment = alignment
         self.gaps: list[tuple[int, int]] = []  # (start, end), sorted
         self.end = 0
 
+    def _round(self, size: int) -> int:
+        return max(-(-size // self.alignment), 1) * self.alignment
+
     def take(self, size: int) -> int:
+        size = self._round(size)
         best: tuple[int, int] | None = None
         for position, (start, end) in enumerate(self.gaps):
             room = end - start
@@ -64,7 +66,7 @@ class _FreeList:
         return start
 
     def give(self, start: int, size: int) -> None:
-        self.gaps.append((start, start + size))
+        self.gaps.append((start, start + self._round(size)))
         self.gaps.sort()
         joined: list[tuple[int, int]] = []
         for gap in self.gaps:
@@ -75,8 +77,9 @@ class _FreeList:
         self.gaps = joined
 
 
-def plan_memory(program: LoopProgram, uses: Iterable[Use]) -> MemoryPlan:
-    """Slots for all buffers that the steps ``uses`` (in order) make or read."""
+def plan_memory(program: LoopProgram, uses: Iterable[Use], alignment: int = 64) -> MemoryPlan:
+    """Slots for all buffers that the steps ``uses`` (in order) make or read. alignment: bytes, of
+    every place in the arena."""
     steps = list(uses)
     returned = {o.buffer for o in program.outputs if isinstance(o, BufferView)}
     last = _last_use(program, steps)
@@ -84,7 +87,7 @@ def plan_memory(program: LoopProgram, uses: Iterable[Use]) -> MemoryPlan:
     for position, taken in enumerate(program.inputs):
         if isinstance(taken, int):
             slots[taken] = _slot("input", position, program.buffers[taken])
-    arena = _FreeList()
+    arena = _FreeList(alignment)
     dying: dict[int, list[int]] = {}
     for buffer, step in last.items():
         dying.setdefault(step, []).append(buffer)
@@ -133,11 +136,11 @@ def _slot(kind: str, number: int, buffer: Buffer) -> Slot:
 
 
 def _bytes(buffer: Buffer) -> int | None:
-    """Bytes rounded up to the alignment; None for a size that holds symbols."""
+    """Bytes; None for a size that holds symbols."""
     size = DTYPES[buffer.dtype].size
     for extent in buffer.shape:
         number = ex.as_int(extent)
         if number is None:
             return None
         size *= number
-    return max((size + ALIGNMENT - 1) // ALIGNMENT, 1) * ALIGNMENT
+    return size

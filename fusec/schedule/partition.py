@@ -308,7 +308,9 @@ class Partition:
         space = group.space
         everywhere = points(space.sizes)
         rows = points(space.kept())
-        free = points(space.free())
+        programs = points(space.free()) if space.reduces else everywhere
+        if space.reduces and not space.folded[-1]:
+            programs /= self.machine.column_points
         work = written = 0.0
         again: dict[tuple[int, int], float] = {}  # (stage, buffer): what a later stage reads anew
         streams = len(group.reads)
@@ -338,7 +340,7 @@ class Partition:
             written=written,
             streams=streams,
             inner_points=everywhere,
-            rows=free if space.reduces else everywhere,
+            rows=programs,
             row_bytes=row,
         )
 

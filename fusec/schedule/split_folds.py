@@ -3,15 +3,16 @@
 Before: ``b1[j] = sum[r < 8192] f(r, j)``.
 After:  ``p[c, j] = sum[r < 128] f(128·c + r, j)``; ``b1[j] = sum[c < 64] p[c, j]``.
 
-Done where the kept axes alone leave threads idle, and where the folded axes come first in memory,
-so that a column is never walked alone. The number of chunks depends on the shape only: results do
-not change with the number of threads.
+Done where the kept axes alone leave the machine idle, and where the folded axes come first in
+memory, so that a column is never walked alone. Outer folded axes may become chunks as a whole.
+Where no count divides an axis well the last chunk is shorter: beyond the axis is the neutral
+element. The number of chunks depends on the shape and the target only: results do not change with
+the number of threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fusec.ir import expr as ex
@@ -19,39 +20,76 @@ from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr, Sym
 from fusec.ir.loop import Buffer, Compute, LoopProgram, Reduction, Step
+from fusec.schedule.cost import CPU, Machine, points
 
-MAX_CHUNKS: Final = 64
 MIN_CHUNKS: Final = 4
 _MIN_WORK: Final = 65536  # points; a smaller reduction is not worth two kernels
-_FEW_ROWS: Final = 16  # kept points that do not occupy the threads of a machine
 _SPLIT: Final = frozenset(("sum", "prod", "min", "max", "or", "and"))
+_BITS: Final = {"i64": 64, "i32": 32, "i16": 16, "i8": 8, "u64": 64, "u32": 32, "u16": 16, "u8": 8}
 
 
-def split_folds(program: LoopProgram) -> LoopProgram:
-    """See the module docstring. Sizes known only at the call are left alone."""
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """``whole``: outer folded axes whose every point is a chunk; ``axis``: the next one, in
+    ``count`` chunks of ``rows`` points each."""
+
+    whole: tuple[Sym, ...]
+    axis: Sym
+    count: int
+    rows: Expr
+
+    @property
+    def ragged(self) -> bool:
+        return self.rows * self.count is not self.axis.upper
+
+
+def split_folds(program: LoopProgram, machine: Machine = CPU) -> LoopProgram:
+    """See the module docstring. The result computes the same outputs."""
     buffers = list(program.buffers)
     steps: list[Step] = []
+    crossed = _row_folds(program)
+    contiguous = _contiguous_dimensions(program)
     for step in program.steps:
         if isinstance(step, Compute) and step.reduction is not None:
-            steps += _split(step, step.reduction, buffers)
-        else:
-            steps.append(step)
+            last = _contiguous(step, step.reduction.order, contiguous)
+            cut = _cut(step, step.reduction, machine, crossed, last in step.axes)
+            if cut is not None:
+                steps += _split(step, step.reduction, cut, buffers)
+                continue
+        steps.append(step)
     return replace(program, buffers=tuple(buffers), steps=tuple(steps))
 
 
-def _split(step: Compute, fold: Reduction, buffers: list[Buffer]) -> list[Step]:
-    chunks = _chunks(step, fold)
-    if chunks is None:
-        return [step]
-    axis, count = chunks
-    assert axis.upper is not None
-    chunk = _axis("c0", ex.integer(count))
-    rest = _axis(f"{axis.name}s", ex.floordiv(axis.upper, count))
-    assert rest.upper is not None
-    value = lp.reindex(step.value, {axis: chunk * rest.upper + rest})
+def _row_folds(program: LoopProgram) -> set[tuple[float, float]]:
+    """(rows, width) of each reduction over last axes: folds over such rows go in one pass."""
+    found = set()
+    for step in program.steps:
+        if isinstance(step, Compute) and step.reduction is not None:
+            live = [a for a in step.reduction.order if a.upper is not ex.ONE]
+            if live and live[-1] in step.reduction.axes:
+                found.add((_points(step.axes), _points(step.reduction.axes)))
+    return found
+
+
+def _points(axes: tuple[Sym, ...]) -> float:
+    return points(a.upper for a in axes if a.upper is not None)
+
+
+def _split(step: Compute, fold: Reduction, cut: _Cut, buffers: list[Buffer]) -> list[Step]:
+    assert cut.axis.upper is not None
+    rest = _axis(f"{cut.axis.name}s", cut.rows)
+    pair = (rest,) if cut.count == 1 else (_axis("c0", ex.integer(cut.count)), rest)
+    place = pair[0] * cut.rows + rest if cut.count > 1 else rest
     compute = DTYPES[buffers[step.output].dtype].compute
-    kept = [a for a in step.axes if a.upper is not None]
-    shape = (ex.integer(count), *(a.upper for a in kept if a.upper is not None))
+    if cut.ragged:
+        inside = ex.compare("<", place, cut.axis.upper)
+        value = lp.reindex(step.value, {cut.axis: place}, inside)
+        neutral = lp.const(_neutral(fold.op, value.dtype), value.dtype)
+        value = lp.op("where", value.dtype, lp.condition(inside), value, neutral)
+    else:
+        value = lp.reindex(step.value, {cut.axis: place})
+    chunks = (*cut.whole, *pair[:-1])
+    shape = tuple(a.upper for a in (*chunks, *step.axes) if a.upper is not None)
     stride: list[Expr] = []
     size: Expr = ex.ONE
     for extent in reversed(shape):
@@ -61,19 +99,28 @@ def _split(step: Compute, fold: Reduction, buffers: list[Buffer]) -> list[Step]:
     partial = len(buffers) - 1
     first = Reduction(
         fold.op,
-        tuple(rest if a is axis else a for a in fold.axes),
-        _order(fold.order, axis, (chunk, rest)),
+        tuple(rest if a is cut.axis else a for a in fold.axes if a not in cut.whole),
+        tuple(a for old in fold.order for a in (pair if old is cut.axis else (old,))),
     )
-    again = _axis("r0", ex.integer(count))
-    second = Reduction(fold.op, (again,), (again, *step.axes))
+    again = tuple(_axis(f"k{i}", a.upper) for i, a in enumerate(chunks) if a.upper is not None)
+    second = Reduction(fold.op, again, (*again, *step.axes))
     return [
-        Compute(partial, (chunk, *step.axes), value, first, step.origin),
-        replace(step, value=lp.load(partial, compute, (again, *step.axes)), reduction=second),
+        Compute(partial, (*chunks, *step.axes), value, first, step.origin),
+        replace(step, value=lp.load(partial, compute, (*again, *step.axes)), reduction=second),
     ]
 
 
-def _order(order: Sequence[Sym], axis: Sym, pair: tuple[Sym, Sym]) -> tuple[Sym, ...]:
-    return tuple(a for old in order for a in (pair if old is axis else (old,)))
+def _neutral(fold: str, dtype: str) -> bool | int | float:
+    """What changes no result of a reduction."""
+    if fold in ("sum", "or"):
+        return 0
+    if fold in ("prod", "and"):
+        return 1
+    if dtype not in _BITS:
+        return float("inf") if fold == "min" else float("-inf")
+    unsigned = dtype[0] == "u"
+    top = (1 << (_BITS[dtype] - (not unsigned))) - 1
+    return top if fold == "min" else 0 if unsigned else -top - 1
 
 
 def _axis(name: str, upper: Expr) -> Sym:
@@ -82,29 +129,103 @@ def _axis(name: str, upper: Expr) -> Sym:
     return made
 
 
-def _chunks(step: Compute, fold: Reduction) -> tuple[Sym, int] | None:
-    """The folded axis to split and into how many chunks; None where it does not pay."""
-    sizes = {a: ex.as_int(a.upper) for a in fold.order if a.upper is not None}
-    if fold.op not in _SPLIT or any(size is None for size in sizes.values()):
+def _cut(
+    step: Compute,
+    fold: Reduction,
+    machine: Machine,
+    crossed: set[tuple[float, float]],
+    columns: bool,
+) -> _Cut | None:
+    """Where to split a reduction, of ``columns`` or of rows; None where it does not pay."""
+    rates = machine.splits
+    live = [a for a in fold.order if a.upper is not ex.ONE]
+    if fold.op not in _SPLIT or not live:
         return None
-    numbers = {a: size for a, size in sizes.items() if size is not None}
-    work = 1
-    for size in numbers.values():
-        work *= size
-    rows = 1
-    for kept in step.axes:
-        rows *= numbers[kept]
-    last = next((a for a in reversed(fold.order) if numbers[a] != 1), None)
-    columns = last is not None and last not in fold.axes
-    if work < _MIN_WORK or rows == 0 or not (rows < _FEW_ROWS or columns):
+    known = all(ex.as_int(a.upper) is not None for a in live if a.upper is not None)
+    if not known and not rates.ragged:
         return None
-    if columns and work // rows < MAX_CHUNKS:
+    kept, folded = _points(step.axes), _points(fold.axes)
+    if kept == 0 or (known and kept * folded < _MIN_WORK):
         return None
-    best: tuple[int, Sym] | None = None
-    for axis in fold.axes:
-        size = numbers[axis]
-        # A chunk of at least four rows; the outermost axis among equals.
-        count = next((c for c in range(min(MAX_CHUNKS, size // 4), 1, -1) if size % c == 0), 1)
-        if count >= MIN_CHUNKS and (best is None or count > best[0]):
-            best = (count, axis)
-    return None if best is None else (best[1], best[0])
+    if columns:
+        wanted, shortest = float(rates.columns), rates.chunk_rows
+        mixed = (folded, kept) in crossed and kept <= machine.carried_values
+        if rates.column_programs and not mixed:
+            tiles = max(1.0, kept / machine.column_points)
+            wanted = min(wanted, rates.column_programs / tiles)
+        if known and folded < wanted * (rates.column_programs == 0):
+            return None
+    elif known and kept < rates.rows and folded >= rates.fold_points:
+        wanted, shortest = min(rates.programs / kept, folded / rates.chunk_points), 4
+    else:
+        return None
+    axes = [a for a in live if a in fold.axes]
+    best = _even(axes, int(wanted), shortest)
+    if best is not None and (not rates.ragged or 4 * best[0] >= min(wanted, folded / shortest)):
+        return best[1]
+    return _uneven(axes, int(wanted), shortest) if rates.ragged else None
+
+
+def _contiguous_dimensions(program: LoopProgram) -> dict[int, int | None]:
+    """For each buffer the dimension along which its elements are neighbours: of an input by its
+    strides, of what is computed by what it is computed from (it may never be stored)."""
+    found: dict[int, int | None] = {}
+    for number, buffer in enumerate(program.buffers):
+        dense = [
+            d
+            for d, (size, step) in enumerate(zip(buffer.shape, buffer.stride, strict=True))
+            if step is ex.ONE and size is not ex.ONE
+        ]
+        found[number] = dense[-1] if dense else None
+    for step in program.steps:
+        if isinstance(step, Compute) and step.reduction is None:
+            axis = _contiguous(step, step.axes, found)
+            if axis is not None:
+                found[step.output] = step.axes.index(axis)
+    return found
+
+
+def _contiguous(
+    step: Compute, axes: tuple[Sym, ...], dimensions: dict[int, int | None]
+) -> Sym | None:
+    """The axis along which most of what is read is contiguous; the last among equals."""
+    weight = {a: 0.0 for a in axes if a.upper is not ex.ONE}
+    for load in lp.loads(step.value):
+        dimension = dimensions[load.buffer]
+        if dimension is None:
+            continue
+        used = {s for e in load.index for s in ex.symbols(e)}
+        for atom, coefficient in ex.linear_terms(load.index[dimension])[1]:
+            if coefficient == 1 and isinstance(atom, Sym) and atom in weight:
+                weight[atom] += _points(tuple(a for a in weight if a in used))
+    return max(reversed(weight), key=weight.__getitem__, default=None)
+
+
+def _even(axes: list[Sym], wanted: int, shortest: int) -> tuple[int, _Cut] | None:
+    """The cut into most chunks of equal size, at most ``wanted``; the outermost among equals."""
+    best: tuple[int, _Cut] | None = None
+    outer = 1
+    for position, axis in enumerate(axes):
+        size = None if axis.upper is None else ex.as_int(axis.upper)
+        if size is None or outer > wanted:
+            break
+        limit = min(wanted // outer, size // shortest)
+        count = next((c for c in range(limit, 1, -1) if size % c == 0), 1)
+        chunks = outer * count
+        if chunks >= MIN_CHUNKS and (best is None or chunks > best[0]):
+            rows = ex.integer(size // count)
+            best = (chunks, _Cut(tuple(axes[:position]), axis, count, rows))
+        outer *= size
+    return best
+
+
+def _uneven(axes: list[Sym], wanted: int, shortest: int) -> _Cut | None:
+    """The outermost axis in about as many chunks, the last one shorter."""
+    axis = axes[0]
+    assert axis.upper is not None
+    size = ex.as_int(axis.upper)
+    count = wanted if size is None else min(wanted, size // shortest)
+    if count < MIN_CHUNKS:
+        return None
+    rows = ex.floordiv(axis.upper + (count - 1), ex.integer(count))
+    return _Cut((), axis, count, rows)

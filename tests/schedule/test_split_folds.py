@@ -1,0 +1,136 @@
+"""Long folds in chunks, for either machine: what is cut where, and that results stay the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fusec.capture.eager import EagerProgram
+from fusec.codegen.host import build_host_plan
+from fusec.codegen.isa import host_target
+from fusec.codegen.targets import code_generator
+from fusec.ir import expr as ex
+from fusec.ir.graph import TensorType
+from fusec.ir.loop import Compute, LoopProgram
+from fusec.ir.program_wire import program_to_bytes
+from fusec.ir.text import parse_graph
+from fusec.pipeline import Plan
+from fusec.schedule.cost import CPU, GPU, Machine
+from fusec.schedule.search import schedule
+from fusec.schedule.split_folds import split_folds
+from fusec.schedule.verify import verify_schedule
+from tests.fuzz.check import KERNELS, load
+from tests.schedule.programs import dissolved
+
+
+def _fold(shape: str, dims: str, kept: str, op: str = "sum.dim_IntList", stride: str = "") -> str:
+    return f"""\
+%0 = input "x": f32[{shape}]{stride}
+%1 = call aten.{op}(%0, [{dims}]): f32[{kept}]
+return %1
+"""
+
+
+def _chunks(text: str, machine: Machine) -> list[int | None] | None:
+    """Sizes of the axes that chunks add to a fold; None where it is not split."""
+    before = dissolved(text)
+    after = split_folds(before, machine)
+    if len(after.steps) == len(before.steps):
+        return None
+    first = next(s for s in after.steps if isinstance(s, Compute) and s.reduction)
+    last = after.steps[-1]
+    assert isinstance(last, Compute)
+    count = len(first.axes) - len(last.axes)
+    return [ex.as_int(a.upper) for a in first.axes[:count] if a.upper is not None]
+
+
+@pytest.mark.parametrize(
+    ("text", "cpu", "gpu"),
+    [
+        (_fold("8192, 4096", "0", "4096"), [64], [16]),
+        (_fold("4096, 100", "0", "100"), [64], [256]),
+        (_fold("32, 128, 768", "0, 1", "768"), [32, 2], [32, 2]),
+        (_fold("8191, 100", "0", "100"), None, [264]),  # a prime: the last chunk is shorter
+        (_fold("64, 4096", "1", "64"), None, None),
+        (_fold("4, 1048576", "1", "4"), [16], [256]),
+        (_fold("100, 10", "0", "10"), None, None),
+        # Columns as memory has them: channels last.
+        (
+            _fold("32, 64, 56, 56", "0, 2, 3", "64", stride=" stride [200704, 1, 3584, 64]"),
+            [32, 2],
+            [32, 7],
+        ),
+        ("symbol s0 in [2, 65536]\n" + _fold("s0, 100", "0", "100"), None, [264]),
+    ],
+)
+def test_chunks_by_shape_and_target(text: str, cpu: Any, gpu: Any) -> None:
+    assert (_chunks(text, CPU), _chunks(text, GPU)) == (cpu, gpu)
+
+
+def test_columns_beside_rows_get_a_program_a_chunk() -> None:
+    text = """\
+%0 = input "x": bf16[8192, 4096]
+%1 = call aten.sum.dim_IntList(%0, [1]): bf16[8192]
+%2 = call aten.sum.dim_IntList(%0, [0]): bf16[4096]
+return %1, %2
+"""
+    found = schedule(split_folds(dissolved(text), GPU), machine=GPU)
+    assert str(found.groups[0].space) == "(256, carry 32, fold 4096)"
+
+
+def _run(loops: LoopProgram, machine: Machine, inputs: list[torch.Tensor]) -> list[Any]:
+    """A program scheduled for a machine, run here."""
+    grouped = schedule(loops, machine=machine)
+    verify_schedule(grouped)
+    generator = code_generator(host_target())
+    host = build_host_plan(grouped, generator.emit)
+    plan = Plan(program_to_bytes(host.program), (*host.kernels, generator.runner), {})
+    KERNELS.add(plan.kernels)
+    return load(plan, host_target())(inputs)
+
+
+_RESULTS = {
+    "even": _fold("2048, 33", "0", "33"),
+    "whole_axes": _fold("16, 64, 70", "0, 1", "70"),
+    "one_row": _fold("70001", "0", ""),
+    "ragged": _fold("8191, 10", "0", "10"),
+    "dynamic": "symbol s0 in [2, 65536]\n" + _fold("s0, 10", "0", "10"),
+    "extremes": """\
+symbol s0 in [2, 65536]
+%0 = input "x": f32[s0, 10]
+%1 = call aten.exp.default(%0): f32[s0, 10]
+%2 = call aten.amin.default(%1, [0]): f32[10]
+%3 = call aten.neg.default(%1): f32[s0, 10]
+%4 = call aten.amax.default(%3, [0]): f32[10]
+%5 = call aten.gt.Scalar(%0, -9.0): bool[s0, 10]
+%6 = call aten.all.dim(%5, 0): bool[10]
+%7 = call aten._to_copy.default(%0, dtype=dtype:i32): i32[s0, 10]
+%8 = call aten.amax.default(%7, [0]): i32[10]
+%9 = call aten.add.Tensor(%7, 100): i32[s0, 10]
+%10 = call aten.amin.default(%9, [0]): i32[10]
+return %2, %4, %6, %8, %10
+""",
+    "rows_too": """\
+%0 = input "x": f32[1024, 67]
+%1 = call aten.sum.dim_IntList(%0, [1], true): f32[1024, 1]
+%2 = call aten.sub.Tensor(%0, %1): f32[1024, 67]
+%3 = call aten.sum.dim_IntList(%2, [0]): f32[67]
+return %2, %3
+""",
+}
+
+
+@pytest.mark.parametrize("machine", [CPU, GPU], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("name", _RESULTS)
+def test_results_stay_the_same(name: str, machine: Machine) -> None:
+    text = _RESULTS[name]
+    loops = split_folds(dissolved(text), machine)
+    graph = parse_graph(text)
+    kind = graph.nodes[graph.inputs[0]].type
+    assert isinstance(kind, TensorType)
+    x = torch.randn([ex.evaluate(e, {"s0": 1031}) for e in kind.shape])
+    got = _run(loops, machine, [x])
+    for mine, theirs in zip(got, EagerProgram(graph)([x]), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=2e-5, atol=2e-4)
