@@ -169,7 +169,7 @@ def _stages(
 
 def kernel_store_key(kernel: Source, target: Target) -> str:
     """The store's key of a kernel built by this machine's compiler."""
-    return kernel_key(kernel, target, code_generator(target).compiler())
+    return kernel_key(kernel, target, code_generator(target).compiler(kernel))
 
 
 def build_kernel(kernel: Source, target: Target) -> bytes:
