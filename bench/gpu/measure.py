@@ -193,7 +193,8 @@ def _verdicts(
 
 
 def _result(named: Mapping[str, Tensor]) -> Result:
-    return Result(Times(), {}, {}, named)
+    # Whole numbers too: a quantised value is off by one, or it is not.
+    return Result(Times(), {}, {}, {name: tensor.double() for name, tensor in named.items()})
 
 
 def _samples(steps: Mapping[str, Step], flush: Tensor, seconds: float) -> dict[str, list[float]]:
