@@ -17,7 +17,7 @@ from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr, Sym
-from fusec.ir.kernel import Argument, linear
+from fusec.ir.kernel import Argument, Statement, linear
 from fusec.ir.loop import Const, Index, Load, Op, Reduced, Scalar
 
 STORAGE: Final = {
@@ -328,6 +328,21 @@ class Scope:
             self.emit(frame.call(f"st_{argument.dtype}", items, name, str(frame.lanes)) + ";")
             place = f"{pointer}[{self.c(offset, 'l')}]"
             self.emit(f"for (int l = 0; l < {self.count}; l++) {place} = {items}[l];")
+
+    def scatter(self, s: Statement) -> None:
+        """Put elements at a place that is loaded: one, or neighbours along the lanes."""
+        frame = self.frame
+        argument = frame.buffers[s.buffer]
+        bound = {symbol.name: self._first_lane(value) for symbol, value in s.indirect}
+        place = self.c(linear(s.index, argument.stride), bound=bound)
+        name = self.value(lp.cast(s.value, argument.dtype))
+        target = f"{frame.names[s.buffer]} + {place}"
+        count = self.count if self.vector else "1"
+        if s.scatter == "add":
+            kind = "mask" if argument.dtype == "bool" else DTYPES[argument.dtype].compute
+            before = frame.call(f"ld_{argument.dtype}", target, count)
+            name = frame.call(f"{'or' if kind == 'mask' else 'add'}_{kind}", before, name)
+        self.emit(frame.call(f"st_{argument.dtype}", target, name, count) + ";")
 
 
 def narrow_index(node: Op) -> Expr | None:

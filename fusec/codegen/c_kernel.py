@@ -82,7 +82,8 @@ class _Rows:
         rest = "o"
         if blocked:
             assert layout.axis is not None
-            sides = [(layout.axis, _TILE if layout.tiled else _BLOCK)]
+            narrow = layout.tiled is not None or self.loop.scatters
+            sides = [(layout.axis, _TILE if narrow else _BLOCK)]
             if layout.tiled is not None:
                 sides.append((layout.tiled, _TILE))
             for axis, side in sides:
@@ -117,7 +118,7 @@ class _Rows:
     def _ranges(self, axes: tuple[Sym, ...], blocked: bool) -> list[Range]:
         return [
             Range(a.name, f"{a.name}_from", f"{a.name}_to")
-            if blocked
+            if blocked and a in (self.layout.axis, self.layout.tiled)
             else Range(a.name, "0", self.nest.extent(a))
             for a in axes
         ]
@@ -194,7 +195,9 @@ class _Rows:
             )  # fmt: skip
             self._reuse_row(inner, statements)
             for s in statements:
-                if s.fold is None:
+                if s.scatter is not None:
+                    inner.scatter(s)
+                elif s.fold is None:
                     inner.store(s.buffer, s.index, s.value)
                 elif s.across:
                     assert self.carried is not None

@@ -50,6 +50,8 @@ class Layout:
 
 
 def choose_layout(loop: KernelLoop, isa: str) -> Layout:
+    if loop.scatters:
+        return _scatter_layout(loop, isa)
     if any(s.fold in INDEXED for s in loop.statements):
         return Layout(None, 1, False, loop.kept, loop.inner, None, 1, ())
     axis = _lane_axis(loop)
@@ -70,6 +72,17 @@ def choose_layout(loop: KernelLoop, isa: str) -> Layout:
     outer = tuple(a for a in loop.kept if a not in inner and a is not loop.carried)
     scratch = _scratch(loop)
     return Layout(axis, lanes, False, outer, tuple(inner), tiled, copies, scratch)
+
+
+def _scatter_layout(loop: KernelLoop, isa: str) -> Layout:
+    """Points one after the other, as places may repeat, but for an axis along which all are apart
+    and neighbours in memory: that one carries lanes, and threads share it."""
+    (s,) = loop.statements
+    axis = loop.axes[-1] if loop.axes else None
+    apart = axis is not None and _step(linear(s.index, loop.buffers[s.buffer].stride), axis) == 1
+    if axis is None or not apart or any(varies(v, axis) for _, v in s.indirect):
+        return Layout(None, 1, False, (), loop.axes, None, 1, ())
+    return Layout(axis, _lanes(loop, isa, axis), False, (), loop.axes, None, 1, ())
 
 
 def accesses(loop: KernelLoop) -> Iterable[tuple[Expr, int]]:

@@ -19,7 +19,7 @@ from fusec.schedule.axes import simplify_axes
 from fusec.schedule.group_key import group_key
 from fusec.schedule.groups import Group, Schedule
 from fusec.schedule.kernel_loop import build_kernel_loop, read_outside
-from fusec.schedule.memory import Use, plan_memory
+from fusec.schedule.memory import Use, home, plan_memory
 
 # Operators whose result can be written into planned memory.
 OUT_FORMS: Final = {
@@ -70,6 +70,9 @@ def build_host_plan(
             uses.append(_group_use(program, group, made, needed[position]))
     memory = plan_memory(program, uses, alignment)
     numbering = {buffer: number for number, buffer in enumerate(memory.slots)}
+    for buffer in range(len(program.buffers)):
+        if (base := home(program, buffer)) != buffer and base in numbering:
+            numbering[buffer] = numbering[base]
     slots = tuple(
         replace(s, number=numbering[s.number]) if s.kind == "alias" else s
         for s in memory.slots.values()

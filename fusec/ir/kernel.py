@@ -42,6 +42,10 @@ class Statement:
     ``across``: a fold over the carried axis, or a store of such results, which happens once the
     carried axis is done, at every point of the other axes (both are *inner*); its value loads
     nothing and its index never names the carried axis. No other statement uses these results.
+
+    ``scatter``: store or add; the place is one known at run time: ``indirect`` binds the symbols of
+    ``index`` that stand for loaded values (all in range), as in a `Load`. Points in any order, also
+    at once, may name one place: added values must all count, of stored ones any may stay.
     """
 
     buffer: int
@@ -51,6 +55,13 @@ class Statement:
     inner: bool
     stage: int
     across: bool = False
+    scatter: str | None = None
+    indirect: tuple[tuple[Sym, Scalar], ...] = ()
+
+    @property
+    def scalars(self) -> tuple[Scalar, ...]:
+        """The value, and what the place follows from."""
+        return (self.value, *(v for _, v in self.indirect))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +74,10 @@ class KernelLoop:
     buffers: dict[int, Argument]
     results: dict[int, str]
     carried: Sym | None = None
+
+    @property
+    def scatters(self) -> bool:
+        return any(s.scatter is not None for s in self.statements)
 
     @property
     def scans(self) -> bool:
@@ -94,6 +109,7 @@ def map_expressions(
             s,
             index=tuple(ex.substitute(e, mapping) for e in s.index),
             value=lp.reindex(s.value, mapping),
+            indirect=tuple((symbol, lp.reindex(v, mapping)) for symbol, v in s.indirect),
         )
         for s in loop.statements
     )
@@ -116,7 +132,7 @@ def expressions(loop: KernelLoop) -> list[Expr]:
     for statement in loop.statements:
         if statement.fold is None:
             found[linear(statement.index, loop.buffers[statement.buffer].stride)] = None
-        for node in lp.walk((statement.value,)):
+        for node in lp.walk(statement.scalars):
             if isinstance(node, lp.Load):
                 found[linear(node.index, loop.buffers[node.buffer].stride)] = None
                 if node.guard is not None:

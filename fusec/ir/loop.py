@@ -2,8 +2,9 @@
 
 A `Compute` fills one buffer: for every point of its axes it evaluates a `Scalar`, a tree of loads,
 constants and operations, and stores it, or folds it over its reduction axes first. A *scan* keeps
-every intermediate result of a fold: the axis that it folds is an axis of its output too. Everything
-that has no loop form is an `External` call to ATen. Scalars are interned, so equal subtrees are one
+every intermediate result of a fold: the axis that it folds is an axis of its output too. A
+*scatter* changes memory at places that are loaded (`scatter`). Everything that has no loop form is
+an `External` call to ATen. Scalars are interned, so equal subtrees are one
 object and common subexpressions cost nothing to find.
 
 Values have *compute* types (see `fusec.ir.dtypes`): a load of bf16 yields f32. What a half
@@ -230,6 +231,17 @@ def reduced(buffer: int, dtype: str) -> Scalar:
     return _interned.add(key, node)
 
 
+SCATTERS: Final = {"scatter_store": "store", "scatter_add": "add"}
+"""What a scatter does with the value at a place: replace it, or add to it."""
+
+
+def scatter(mode: str, place: Scalar, value: Scalar) -> Scalar:
+    """The value of a scatter: ``value`` put at the place of a load, whose buffer is the base of the
+    scatter's output. Two points may name one place: added values all count, of stored ones any
+    stays. ``mode``: store or add."""
+    return op(f"scatter_{mode}", place.dtype, place, value)
+
+
 def cast(value: Scalar, dtype: str) -> Scalar:
     """Convert to the compute type of ``dtype``; no rounding to a half type."""
     target = DTYPES[dtype].compute
@@ -331,8 +343,8 @@ def _load_like(
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory for one tensor. ``kind``: input, temp, or alias (the memory of input ``base``,
-    overwritten); sizes and strides in elements."""
+    """Memory for one tensor. ``kind``: input, temp, or alias (the memory of ``base``, overwritten:
+    an input's, or that of a temp which nothing else reads); sizes and strides in elements."""
 
     dtype: str
     shape: tuple[Expr, ...]
@@ -373,13 +385,18 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Fill ``output``: for all ``axes`` (one a dimension), store ``value`` or its reduction."""
+    """Fill ``output``: for all ``axes`` (one a dimension), store ``value`` or its reduction. A
+    scatter's axes are those of what it puts; its output is an alias of what it changes."""
 
     output: int
     axes: tuple[Sym, ...]
     value: Scalar
     reduction: Reduction | None = None
     origin: tuple[int, ...] = ()
+
+    @property
+    def scatters(self) -> bool:
+        return isinstance(self.value, Op) and self.value.name in SCATTERS
 
 
 ExternArg: TypeAlias = "BufferView | Arg | tuple[ExternArg, ...]"
@@ -434,6 +451,12 @@ def loads(root: Scalar) -> tuple[Load, ...]:
     if root._loads is None:
         root._loads = tuple(n for n in nodes(root)[:-1] if isinstance(n, Load))
     return (*root._loads, root) if isinstance(root, Load) else root._loads
+
+
+def overwrites_input(buffers: tuple[Buffer, ...], number: int) -> bool:
+    """Whether a buffer is the memory of an input: writing it is an effect of its own."""
+    found = buffers[number]
+    return found.kind == "alias" and buffers[found.base].kind == "input"
 
 
 def format_scalar(s: Scalar) -> str:

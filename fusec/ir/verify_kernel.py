@@ -34,7 +34,7 @@ def verify_kernel(loop: KernelLoop) -> None:
         scope = set(loop.axes) if s.inner else set(loop.kept)
         if s.across and s.fold is None:
             scope -= {loop.carried}
-        for node in lp.walk((s.value,)):
+        for node in lp.walk(s.scalars):
             if isinstance(node, Load):
                 _verify_load(loop, node, scope, where)
             elif isinstance(node, Index):
@@ -82,6 +82,12 @@ def _verify_target(loop: KernelLoop, s: Statement, stored: set[int], where: str)
     if len(s.index) != len(loop.buffers[s.buffer].stride):
         raise VerifyError(f"{where}: {len(s.index)} indices for a buffer of another rank")
     scope = set(loop.axes) if s.inner else set(loop.kept)
+    if s.scatter is not None:
+        if s.scatter not in lp.SCATTERS.values() or len(loop.statements) > 1 or loop.folded:
+            raise VerifyError(f"{where}: scatters beside something else")
+        for e in s.index:
+            _verify_scope(e, scope | {symbol for symbol, _ in s.indirect}, where)
+        return
     used = {x for e in s.index for x in symbols(e)}
     carried = frozenset((loop.carried,)) if loop.carried is not None else frozenset()
     if not s.across and not carried <= used | _unit(carried):

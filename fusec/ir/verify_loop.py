@@ -6,6 +6,7 @@ from fusec.errors import VerifyError
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr, Sym, symbols
 from fusec.ir.loop import (
+    SCATTERS,
     BufferView,
     Compute,
     Const,
@@ -16,6 +17,7 @@ from fusec.ir.loop import (
     Reduction,
     Scalar,
     external_reads,
+    loads,
     walk,
 )
 
@@ -36,7 +38,9 @@ def verify_program(program: LoopProgram) -> None:
             axes = set(step.axes) | set(step.reduction.axes if step.reduction else ())
             if step.reduction is not None:
                 _verify_fold(step.axes, step.reduction, where)
-            if len(step.axes) != len(program.buffers[step.output].shape):
+            if step.scatters:
+                _verify_scatter(program, step, where)
+            elif len(step.axes) != len(program.buffers[step.output].shape):
                 raise VerifyError(f"{where}: {len(step.axes)} axes for a buffer of another rank")
             _verify_scalar(step.value, axes, sizes, program, written, where)
             outputs: tuple[int | None, ...] = (step.output,)
@@ -65,6 +69,21 @@ def _verify_fold(axes: tuple[Sym, ...], fold: Reduction, where: str) -> None:
         raise VerifyError(f"{where}: folds axes that its output has, or loses some")
 
 
+def _verify_scatter(program: LoopProgram, step: Compute, where: str) -> None:
+    assert isinstance(step.value, Op)
+    place, value = step.value.args
+    output = program.buffers[step.output]
+    if output.kind != "alias" or step.reduction is not None:
+        raise VerifyError(f"{where}: scatters into memory of its own, or folds")
+    if not isinstance(place, Load) or place.buffer != output.base or place.guard is not None:
+        raise VerifyError(f"{where}: {place} is no place in b{output.base}")
+    if value.dtype != place.dtype:
+        raise VerifyError(f"{where}: scatters {value.dtype} into {place.dtype}")
+    for part in (value, *(v for _, v in place.indirect)):
+        if any(load.buffer == output.base for load in loads(part)):
+            raise VerifyError(f"{where}: reads b{output.base}, which it changes")
+
+
 def _verify_scalar(
     root: Scalar,
     axes: set[Sym],
@@ -88,6 +107,8 @@ def _verify_scalar(
         elif isinstance(node, Index):
             _verify_scope(node.expr, axes, sizes, where, node)
         elif isinstance(node, Op):
+            if node.name in SCATTERS and node is not root:
+                raise VerifyError(f"{where}: scatters inside a value")
             _verify_op(node, where)
         elif not isinstance(node, Const):
             raise VerifyError(f"{where}: {node} has no place outside a kernel")

@@ -157,6 +157,9 @@ def _copy_into_input(low: Lowering, node: Node) -> Value:
             hint="this graph runs in eager",
         )
     base = target.buffer if buffer.kind == "input" else buffer.base
+    made = low.buffers[source.buffer]
+    if made.kind == "alias" and made.base == base and source.index == source.axes:
+        return source  # a scatter has changed it in place
     if source.buffer == base and source.index != source.axes:
         # Reads and writes of one memory in different orders: through a copy.
         moved = source

@@ -27,6 +27,7 @@ from fusec.lower.random import DRAWING, RANDOM
 from fusec.lower.reductions import REDUCTIONS
 from fusec.lower.rules import Rule
 from fusec.lower.scans import SCANNING
+from fusec.lower.scatter import SCATTER
 from fusec.lower.strided import STRIDED
 from fusec.lower.view import View, as_buffer_view, view_axes, whole
 from fusec.lower.views import MOVING, VIEWS
@@ -42,6 +43,7 @@ RULES: Final[dict[str, Rule]] = {
     **RANDOM,
     **FOREACH,
     **SCANNING,
+    **SCATTER,
 }
 
 # Done better by a library than by loops of ours; not counted as missing. Scatters with
@@ -77,9 +79,7 @@ LIBRARY: Final = frozenset(
         "_scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward "
         "_fft_c2c _fft_r2c _fft_c2r sort topk"
     ).split()
-) | frozenset(
-    f"fusec.attention{suffix}" for suffix in ("", "_training", "_dropout", "_backward")
-)
+) | frozenset(f"fusec.attention{suffix}" for suffix in ("", "_training", "_dropout", "_backward"))
 
 
 def lower(graph: Graph, *, strict_rounding: bool = False) -> LoopProgram:
@@ -125,11 +125,10 @@ def _call(low: Lowering, node: Node) -> Value:
     if isinstance(node.type, ScalarType):
         return _symbolic(low, node)
     packet = _packet(node.target)
-    if packet in LIBRARY:
-        return low.external(node, "library")
     rule = RULES.get(node.target) or RULES.get(packet)
     if rule is None or not _native(low, node):
-        return low.external(node, "random" if packet in DRAWING else "fallback")
+        library = "library" if packet in LIBRARY else "fallback"
+        return low.external(node, "random" if packet in DRAWING else library)
     return rule(low, node)
 
 

@@ -88,8 +88,10 @@ def _count_uses(program: LoopProgram) -> dict[int, _Uses]:
 def _dissolves(
     step: Compute, use: _Uses | None, program: LoopProgram, overwriters: dict[int, int]
 ) -> bool:
-    if use is None or use.external or step.reduction is not None:
+    if use is None or use.external or step.reduction is not None or step.scatters:
         return False
+    if step.output in overwriters:
+        return False  # a scatter changes it
     if use.indirect and step.value.size:
         return _picked(step, use, program, overwriters)
     if program.buffers[step.output].kind != "temp" or step.value.size > MAX_BODY // 2:
@@ -131,7 +133,9 @@ def _pickable(
     stored for its sake."""
     if use is None or use.external or program.buffers[step.output].kind != "temp":
         return False
-    if step.reduction is not None or step.value.size > MAX_BODY // 2:
+    if step.reduction is not None or step.scatters or step.value.size > MAX_BODY // 2:
+        return False
+    if step.output in overwriters:
         return False
     for node in lp.walk((step.value,)):
         if isinstance(node, Index) or (isinstance(node, Load) and node.indirect):
@@ -151,7 +155,7 @@ def _points(step: Compute) -> int:
 
 
 def _overwriters(program: LoopProgram) -> dict[int, int]:
-    """Input buffer → the first step that overwrites it."""
+    """Input, or temp that a scatter changes → the first step that overwrites it."""
     found: dict[int, int] = {}
     for number, step in enumerate(program.steps):
         if isinstance(step, Compute) and program.buffers[step.output].kind == "alias":
@@ -169,7 +173,7 @@ def _clobbers(step: Compute, consumer: Compute, program: LoopProgram) -> bool:
         return False
     use = next(load for load in lp.loads(consumer.value) if load.buffer == step.output)
     straight = use.index == consumer.axes and all(load.index == step.axes for load in reads)
-    return not straight
+    return consumer.scatters or not straight
 
 
 def _is_light(value: Scalar) -> bool:
@@ -260,7 +264,8 @@ def _sweep(program: LoopProgram) -> LoopProgram:
     kept: list[lp.Step] = []
     for step in reversed(program.steps):
         if isinstance(step, Compute):
-            if step.output not in live and program.buffers[step.output].kind != "alias":
+            effect = lp.overwrites_input(program.buffers, step.output)
+            if step.output not in live and not effect:
                 continue
             live.update(load.buffer for load in lp.loads(step.value))
         else:

@@ -85,6 +85,8 @@ def build_kernel_loop(program: LoopProgram, group: Group, needed: Collection[int
             if step.output in needed:
                 inner, ready = across or scans, stage_of[step.output]
                 statements.append(Statement(step.output, at, result, None, inner, ready, across))
+        elif step.scatters:
+            statements.append(_scatter(step, value))
         else:
             inlined[step.output] = value
             if step.output in needed:
@@ -95,12 +97,21 @@ def build_kernel_loop(program: LoopProgram, group: Group, needed: Collection[int
         statements = [replace(s, inner=True) for s in statements]
     buffers: dict[int, Argument] = {}
     for statement in statements:
-        for load in lp.loads(statement.value):
-            _argument(program, load.buffer, buffers)
+        for node in lp.walk(statement.scalars):
+            if isinstance(node, Load):
+                _argument(program, node.buffer, buffers)
     for statement in statements:
         if statement.fold is None:
             _argument(program, statement.buffer, buffers)
     return KernelLoop(axes, folded, tuple(statements), buffers, results, carried)
+
+
+def _scatter(step: Compute, value: Scalar) -> Statement:
+    assert isinstance(value, lp.Op)
+    place, put = value.args
+    assert isinstance(place, Load)
+    mode = lp.SCATTERS[value.name]
+    return Statement(step.output, place.index, put, None, True, 0, False, mode, place.indirect)
 
 
 def _join_carried(

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fusec.ir import expr as ex
+from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.loop import Buffer, BufferView, LoopProgram
 from fusec.ir.program import Slot
@@ -79,9 +80,12 @@ class _FreeList:
 
 def plan_memory(program: LoopProgram, uses: Iterable[Use], alignment: int = 64) -> MemoryPlan:
     """Slots for all buffers that the steps ``uses`` (in order) make or read. alignment: bytes, of
-    every place in the arena."""
+    every place in the arena.
+
+    What a scatter makes of a temp lies where the temp does and gets no slot (`home`).
+    """
     steps = list(uses)
-    returned = {o.buffer for o in program.outputs if isinstance(o, BufferView)}
+    returned = {home(program, o.buffer) for o in program.outputs if isinstance(o, BufferView)}
     last = _last_use(program, steps)
     slots: dict[int, Slot] = {}
     for position, taken in enumerate(program.inputs):
@@ -93,7 +97,7 @@ def plan_memory(program: LoopProgram, uses: Iterable[Use], alignment: int = 64) 
         dying.setdefault(step, []).append(buffer)
     free: list[tuple[int, ...]] = []
     for number, use in enumerate(steps):
-        for buffer in use.makes:
+        for buffer in (b for b in use.makes if home(program, b) == b):
             slots[buffer] = _place(program, buffer, use, arena, returned)
         dead = []
         for buffer in sorted(dying.get(number, ())):
@@ -106,6 +110,13 @@ def plan_memory(program: LoopProgram, uses: Iterable[Use], alignment: int = 64) 
                 dead.append(buffer)
         free.append(tuple(dead))
     return MemoryPlan(slots, tuple(free), arena.end)
+
+
+def home(program: LoopProgram, buffer: int) -> int:
+    """The buffer whose slot a buffer has: its own, or that of the temp which it overwrites."""
+    found = program.buffers[buffer]
+    in_temp = found.kind == "alias" and not lp.overwrites_input(program.buffers, buffer)
+    return found.base if in_temp else buffer
 
 
 def _last_use(program: LoopProgram, steps: list[Use]) -> dict[int, int]:

@@ -355,6 +355,9 @@ class Partition:
             return "the kernel has too many computations", None
         if group.operations + self.facts[number].operations > MAX_OPERATIONS:
             return "the kernel would be too large", None
+        first = self.program.steps[group.members[0]]
+        if step.scatters or (isinstance(first, Compute) and first.scatters):
+            return "a scatter is a kernel of its own", None
         own = 1 << index
         if any(self.groups[i].before & own for i in _bits(required & ~own)):
             return "something between them runs in another kernel", None

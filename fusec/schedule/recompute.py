@@ -67,7 +67,8 @@ def _live(program: LoopProgram, steps: list[lp.Step]) -> set[int]:
     for number in range(len(steps) - 1, -1, -1):
         step = steps[number]
         if isinstance(step, Compute):
-            if step.output in wanted or program.buffers[step.output].kind == "alias":
+            effect = lp.overwrites_input(program.buffers, step.output)
+            if step.output in wanted or effect:
                 live.add(number)
                 wanted.update(load.buffer for load in lp.loads(step.value))
         else:
