@@ -178,7 +178,7 @@ def _contiguous_dimensions(program: LoopProgram) -> dict[int, int | None]:
         ]
         found[number] = dense[-1] if dense else None
     for step in program.steps:
-        if isinstance(step, Compute) and step.reduction is None:
+        if isinstance(step, Compute) and step.reduction is None and not step.scatters:
             axis = _contiguous(step, step.axes, found)
             if axis is not None:
                 found[step.output] = step.axes.index(axis)
