@@ -7,11 +7,11 @@ from typing import Final
 
 from fusec.codegen.gpu_source import GpuSource, Variant
 from fusec.codegen.host import Emitted
-from fusec.codegen.triton_constants import fold_constants
 from fusec.codegen.triton_kernel import emit_text
 from fusec.codegen.triton_names import kernel_name
 from fusec.codegen.triton_ops import POINTERS
 from fusec.codegen.triton_order import order_axes
+from fusec.codegen.triton_simplify import simplify
 from fusec.codegen.triton_tile import Tile, upper
 from fusec.codegen.triton_variants import tiles
 from fusec.ir import expr as ex
@@ -29,7 +29,7 @@ def gpu_emitter(
     tiles of a kernel's variants."""
 
     def emit(loop: KernelLoop) -> Emitted:
-        ordered = order_axes(fold_constants(loop))
+        ordered = order_axes(simplify(loop))
         sizes = _sizes(ordered)
         found = choose(ordered)
         kind = "poi" if not ordered.folded else "red" if found[0].looped else "per"

@@ -228,8 +228,8 @@ class Online:
         if dim.masked:
             weight = f"held{n}"
             place = f"tl.arange(0, {dim.constant}){self.frame.tile.spread(dim)}"
-            count = self.frame.size_text(dim.count + (dim.block - 1))
-            scope.emit(f"{weight} = (({count} - {place}) // {dim.constant}).to({kind})")
+            count = f"{self.frame.size_text(dim.count)} - {place}"
+            scope.emit(f"{weight} = tl.cdiv({count}, {dim.constant}).to({kind})")
         dtype = folds.dtype(group.first)
         total = f"fold{n}"
         scope.emit(f"{total} = {folds.reduce('sum', dtype, f'mean{n} * {weight}')}")

@@ -1,4 +1,4 @@
-"""Starts Triton's interpreter on graphs: it needs a process of its own."""
+"""Graphs as a GPU's groups, and the process of its own that Triton's interpreter needs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from fusec.codegen.triton_tile import FOLDED, Dim, Tile
+from fusec.codegen.triton_variants import tiles
+from fusec.ir.kernel import KernelLoop
+from fusec.ir.text import parse_graph
+from fusec.lower.lowering import lower
+from fusec.schedule.cost import GPU
+from fusec.schedule.dissolve import dissolve
+from fusec.schedule.groups import Schedule
+from fusec.schedule.search import schedule
+from fusec.schedule.single import drop_single_folds
+from fusec.schedule.split_folds import split_folds
 
 
 @dataclass(frozen=True)
@@ -21,6 +33,21 @@ class Case:
     picks: tuple[int, ...] = (0,)
     block: int = 0
     sizes: dict[str, int] = field(default_factory=dict)
+
+
+def grouped(text: str) -> Schedule:
+    """A graph, given as text, scheduled for a GPU."""
+    loops = dissolve(drop_single_folds(lower(parse_graph(text))))
+    return schedule(split_folds(loops, GPU), machine=GPU)
+
+
+def walked(block: int, loop: KernelLoop) -> list[Tile]:
+    """Tiles that walk along rows in blocks, where there are rows."""
+    if not loop.folded or loop.carried is not None:
+        return tiles(loop)
+    row = Dim(FOLDED, loop.inner, block, looped=True)
+    several = Tile((Dim("x", loop.kept, 4), row)) if loop.kept else Tile((row,), warps=8)
+    return [Tile((row,), loop.kept), several]
 
 
 def run_cases(cases: Iterable[Case], folder: Path) -> dict[str, list[str]]:

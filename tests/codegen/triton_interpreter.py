@@ -26,24 +26,18 @@ from triton.runtime.interpreter import TensorHandle
 from fusec.capture.eager import EagerProgram
 from fusec.codegen.gpu import gpu_emitter
 from fusec.codegen.gpu_source import GpuSource, Variant
-from fusec.codegen.triton_tile import FOLDED, Dim, Tile
 from fusec.codegen.triton_variants import tiles
 from fusec.ir import expr as ex
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.graph import Graph, TensorType
-from fusec.ir.kernel import KernelLoop
 from fusec.ir.loop import BufferView, Compute, LoopProgram
 from fusec.ir.text import parse_graph
 from fusec.ir.verify_kernel import verify_kernel
-from fusec.lower.lowering import lower
 from fusec.runtime.operators import TORCH_DTYPES
 from fusec.schedule.axes import simplify_axes
-from fusec.schedule.dissolve import dissolve
 from fusec.schedule.groups import Schedule
 from fusec.schedule.kernel_loop import build_kernel_loop, read_outside
-from fusec.schedule.search import schedule
-from fusec.schedule.single import drop_single_folds
-from fusec.schedule.split_folds import split_folds
+from tests.codegen.triton_cases import grouped, walked
 
 _LOWER = re.compile(r"\b(f32|bf16|f16)\b")
 _HEAD = """\
@@ -111,7 +105,7 @@ class Runner:
                 raise NotImplementedError("an external call")
             loop = simplify_axes(build_kernel_loop(program, group, needed[position]))
             verify_kernel(loop)
-            made = gpu_emitter("sm_90", partial(_looped, block) if block else tiles)(loop)
+            made = gpu_emitter("sm_90", partial(walked, block) if block else tiles)(loop)
             assert isinstance(made.kernel, GpuSource)
             assert GpuSource.from_bytes(made.kernel.to_bytes()) == made.kernel
             variants = made.kernel.variants
@@ -156,15 +150,6 @@ class Runner:
         return self.modules[source]
 
 
-def _looped(block: int, loop: KernelLoop) -> list[Tile]:
-    """Tiles that walk along rows, where there are any."""
-    if not loop.folded or loop.carried is not None:
-        return tiles(loop)
-    row = Dim(FOLDED, loop.inner, block, looped=True)
-    several = Tile((Dim("x", loop.kept, 4), row)) if loop.kept else Tile((row,), warps=8)
-    return [Tile((row,), loop.kept), several]
-
-
 def _allocate(
     program: LoopProgram, inputs: Sequence[torch.Tensor], sizes: dict[str, int]
 ) -> list[torch.Tensor]:
@@ -193,10 +178,6 @@ def _poisoned(count: int, dtype: str) -> torch.Tensor:
     if kind.is_floating_point:
         return torch.full((count,), float("nan"), dtype=kind)
     return torch.full((count,), 1 if dtype == "bool" else 77, dtype=kind)
-
-
-def grouped(graph: Graph) -> Schedule:
-    return schedule(split_folds(dissolve(drop_single_folds(lower(graph)))))
 
 
 def make_inputs(graph: Graph, sizes: dict[str, int], seed: int) -> list[torch.Tensor]:
@@ -246,7 +227,7 @@ def check(
 ) -> list[str]:
     """What is wrong with the variants of a graph's kernels."""
     graph = parse_graph(text)
-    plan = grouped(graph)
+    plan = grouped(text)
     found: list[str] = []
     for pick in picks:
         mine, theirs, real = (make_inputs(graph, sizes, pick) for _ in range(3))

@@ -1,0 +1,66 @@
+"""The Triton text of typical kernels, as golden files.
+
+After a change that is meant: ``pytest tests/codegen/test_triton_source.py --update-golden``, then
+read the difference.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from fusec.codegen.gpu import gpu_emitter
+from fusec.codegen.gpu_source import MAX_VARIANTS, GpuSource
+from fusec.codegen.host import Emit, build_host_plan
+from tests.codegen.kernels import KERNELS
+from tests.codegen.triton_cases import grouped, walked
+from tests.codegen.triton_corpus import LOOPED
+from tests.conftest import Golden
+
+_EMIT = gpu_emitter("sm_90")
+_SHOWN = (
+    "pointwise_tail pointwise_dynamic guard_pad tile_transpose rows_softmax columns_remainder "
+    "argmax fold_dynamic rows_and_columns rows_of_two_axes_and_columns scan_rows overwrite"
+).split()
+
+
+def sources(text: str, emit: Emit = _EMIT) -> list[GpuSource]:
+    found = [k for k in build_host_plan(grouped(text), emit).kernels if isinstance(k, GpuSource)]
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("name", _SHOWN)
+def test_the_text_is_as_it_was(name: str, golden: Golden) -> None:
+    golden(f"triton/{name}.txt", _texts(sources(KERNELS[name])))
+
+
+@pytest.mark.parametrize("name", ["log_softmax", "moments"])
+def test_the_text_of_long_rows_is_as_it_was(name: str, golden: Golden) -> None:
+    emit = gpu_emitter("sm_90", partial(walked, 64))
+    golden(f"triton/{name}.txt", _texts(sources(LOOPED[name], emit)))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_variants_are_few_and_differ(name: str) -> None:
+    for source in sources(KERNELS[name]):
+        assert 1 <= len(source.variants) <= min(MAX_VARIANTS, 10)
+        assert len(set(source.variants)) == len(source.variants)
+        assert GpuSource.from_bytes(source.to_bytes()) == source
+
+
+def test_text_is_the_same_however_often_it_is_made() -> None:
+    for text in KERNELS.values():
+        assert [s.digest for s in sources(text)] == [s.digest for s in sources(text)]
+
+
+def _texts(found: list[GpuSource]) -> str:
+    """The first variant of every kernel under what it is launched with."""
+    parts = []
+    for source in found:
+        v = source.variants[0]
+        blocks = ", ".join(f"{name} = {size}" for name, size in v.constants)
+        head = f"# {blocks or 'one element'}; {v.warps} warps; grid {v.grid[0]}"
+        parts.append(f"{head}\n{v.source}")
+    return "\n".join(parts)
