@@ -9,14 +9,15 @@ from typing import Final, TypeAlias
 
 from fusec.codegen.c_toolchain import compile_shared, compiler
 from fusec.codegen.cpu import cpu_emitter
+from fusec.codegen.gpu import gpu_emitter
 from fusec.codegen.gpu_source import GpuSource
 from fusec.codegen.host import Emit
 from fusec.codegen.kernel_source import KernelSource
-from fusec.codegen.runner import runner_source
+from fusec.codegen.runner import gpu_runner_source, runner_source
 from fusec.codegen.triton_toolchain import compile_variant, compiler_version
 from fusec.errors import CodegenError, WireError
 from fusec.options import Target
-from fusec.schedule.cost import CPU, Machine
+from fusec.schedule.cost import CPU, GPU, Machine
 
 Source: TypeAlias = KernelSource | GpuSource
 
@@ -43,7 +44,9 @@ def code_generator(target: Target) -> CodeGenerator:
         return CodeGenerator(
             CPU, cpu_emitter(target.isa), runner_source(target.isa), _build, _compiler
         )
-    raise CodegenError(f"no code generator for {target.device}", hint="targets: cpu")
+    if target.device == "cuda":
+        return CodeGenerator(GPU, gpu_emitter(target.isa), gpu_runner_source(), _build, _compiler)
+    raise CodegenError(f"no code generator for {target.device}", hint="targets: cpu, cuda")
 
 
 def source_to_bytes(kernel: Source) -> bytes:
