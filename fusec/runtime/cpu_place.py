@@ -23,6 +23,7 @@ from fusec.runtime.frame import (
 from fusec.runtime.launches import LaunchTable, LaunchTables
 from fusec.runtime.operators import TORCH_DTYPES
 from fusec.runtime.pages import LARGE, prefer_large_pages
+from fusec.runtime.seams import empty_cpu
 
 _CPU: Final = torch.device("cpu")
 
@@ -91,7 +92,7 @@ class CpuPlace:
 
         def allocate(frame: Frame) -> None:
             shape, stride = fixed or numbers_at(found, frame.sizes)
-            tensor = torch.empty_strided(shape, stride, dtype=dtype, device=_CPU)
+            tensor = empty_cpu(shape, stride, dtype)
             size = bytes_of or tensor.untyped_storage().nbytes()
             if size >= LARGE:
                 prefer_large_pages(tensor, size)

@@ -19,6 +19,7 @@ from fusec.ir.loop import BufferView
 from fusec.ir.program import Program, Slot
 from fusec.runtime.arena import Lease
 from fusec.runtime.operators import TORCH_DTYPES
+from fusec.runtime.seams import window
 
 Sizes = Mapping[str, int]
 
@@ -85,6 +86,17 @@ class ViewOf:
     cached: tuple[int, torch.Tensor] | None = field(default=None)
 
     def tensor(self, frame: Frame) -> torch.Tensor:
+        """For a call's argument."""
+        if self.kind == "arena":
+            return self._arena(frame)
+        base = frame.tensors[self.slot]
+        assert base is not None
+        if self.whole:
+            return base
+        return window(base, *(self.numbers or self._evaluate(frame.sizes)))
+
+    def output(self, frame: Frame) -> torch.Tensor:
+        """For who must know it for a view: the caller, and calls that return views."""
         if self.kind == "arena":
             return self._arena(frame)
         base = frame.tensors[self.slot]
@@ -112,7 +124,7 @@ class ViewOf:
             return self.cached[1]
         shape, stride, offset = self.numbers or self._evaluate(frame.sizes)
         start = self.byte_offset // self.dtype.itemsize
-        made = arena.elements(self.dtype).as_strided(shape, stride, start + offset)
+        made = window(arena.elements(self.dtype), shape, stride, start + offset)
         if arena.shared and self.static:
             self.cached = (arena.generation, made)
         return made

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from fusec.runtime.gpu_driver import Driver, driver
+from fusec.runtime.seams import empty_gpu, raw_stream
 
 _T = TypeVar("_T")
 
@@ -20,16 +21,6 @@ class Replay(Protocol):
     def replay(self) -> None:
         """Do it again, on the current stream."""
         ...
-
-
-def _public_stream(ordinal: int) -> int:
-    return int(torch.cuda.current_stream(ordinal).cuda_stream)
-
-
-# A `torch.cuda.Stream` is made for each public query; the handle alone costs a tenth of that.
-_raw_stream: Final[Callable[[int], int]] = getattr(
-    torch._C, "_cuda_getCurrentRawStream", _public_stream
-)
 
 
 class Gpus:
@@ -46,6 +37,12 @@ class Gpus:
         """The GPU that a tensor is on; -1 for the CPU."""
         return tensor.get_device()
 
+    def empty(
+        self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """A new tensor on the current GPU."""
+        return empty_gpu(shape, stride, dtype)
+
     def current(self) -> int:
         return torch.cuda.current_device()
 
@@ -55,7 +52,7 @@ class Gpus:
 
     def stream(self, ordinal: int) -> int:
         """The handle of the current stream of a GPU, as the driver takes it."""
-        return _raw_stream(ordinal)
+        return raw_stream(ordinal)
 
     def capturing(self) -> bool:
         """Whether somebody records what is done on the current stream."""

@@ -127,7 +127,7 @@ class GpuPlace:
             table[slot] = tensor.data_ptr()
         inputs.clear()
         if self._arena_bytes:
-            block = torch.empty(self._arena_bytes, dtype=torch.uint8, device=on.device)
+            block = self.gpus.empty((self._arena_bytes,), (1,), torch.uint8)
             frame.arena = Lease(block, -1, shared=False)
             base = block.data_ptr()
             for slot, offset in self._template:
@@ -159,10 +159,11 @@ class GpuPlace:
         found = self._program.slots[slot]
         dtype = TORCH_DTYPES[found.dtype]
         fixed = numbers(found)
+        empty = self.gpus.empty
 
         def allocate(frame: GpuFrame) -> None:
             shape, stride = fixed or numbers_at(found, frame.sizes)
-            tensor = torch.empty_strided(shape, stride, dtype=dtype, device=frame.device)
+            tensor = empty(shape, stride, dtype)
             frame.tensors[slot] = tensor
             frame.table[slot] = tensor.data_ptr()
 

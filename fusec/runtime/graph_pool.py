@@ -20,13 +20,9 @@ from typing import Final
 import torch
 
 from fusec.runtime.gpu_devices import Gpus, Replay
+from fusec.runtime.seams import holders
 
 MAX_GENERATIONS: Final = 8
-
-
-def _holders(storage: torch.UntypedStorage) -> int:
-    """How many references there are to a storage."""
-    return int(torch._C._storage_Use_Count(storage._cdata))
 
 
 class Recording:
@@ -46,14 +42,14 @@ class Recording:
         self.held = tuple(held)
         self.kept = kept
         self._storages = [None if t is None else t.untyped_storage() for t in self.held]
-        self._own = [0 if s is None else _holders(s) for s in self._storages]
+        self._own = [0 if s is None else holders(s) for s in self._storages]
 
     def in_use(self) -> list[int]:
         """The outputs whose memory others hold."""
         return [
             i
             for i, storage in enumerate(self._storages)
-            if storage is not None and _holders(storage) > self._own[i]
+            if storage is not None and holders(storage) > self._own[i]
         ]
 
     def outputs(self) -> list[torch.Tensor | None]:

@@ -88,8 +88,9 @@ class ProgramRunner:
 
     def _call(self, number: int, step: Call) -> Step:
         op = operator(step.target)
-        args = [self._argument(a) for a in step.args]
-        kwargs = {k: self._argument(v) for k, v in step.kwargs}
+        views = returns_view(op)
+        args = [self._argument(a, views) for a in step.args]
+        kwargs = {k: self._argument(v, views) for k, v in step.kwargs}
         make = [self._place.fresh(slot) for slot in self._fresh_before[number]]
         free = step.free
         if step.into:
@@ -111,7 +112,6 @@ class ProgramRunner:
                     frame.tensors[slot] = None
 
             return call_into
-        views = returns_view(op)
         copies = views and self._reads_scratch(step)
         takes = [(i, o, self._adopt(o)) for i, o in enumerate(step.outputs) if o is not None]
 
@@ -164,11 +164,13 @@ class ProgramRunner:
 
         return adopt
 
-    def _argument(self, arg: ExternArg) -> Callable[[Frame], Any]:
+    def _argument(self, arg: ExternArg, as_view: bool) -> Callable[[Frame], Any]:
+        """as_view: the call's result is a view of its arguments."""
         if isinstance(arg, BufferView):
-            return view_of(self.program, arg).tensor
+            view = view_of(self.program, arg)
+            return view.output if as_view else view.tensor
         if isinstance(arg, tuple):
-            parts = [self._argument(a) for a in arg]
+            parts = [self._argument(a, as_view) for a in arg]
             return lambda frame: [p(frame) for p in parts]
         if isinstance(arg, Symbolic):
             value = arg.value
@@ -178,7 +180,7 @@ class ProgramRunner:
 
     def _make_output(self, output: object) -> Callable[[Frame], Any]:
         if isinstance(output, BufferView):
-            return view_of(self.program, output).tensor
+            return view_of(self.program, output).output
         if isinstance(output, Expr):
             return lambda frame: ex.evaluate(output, frame.sizes)
         return lambda frame: output

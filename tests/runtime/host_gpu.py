@@ -181,6 +181,11 @@ class HostGpus(Gpus):
         tensor.data_ptr()  # an AttributeError for what is no tensor, as get_device
         return self.elsewhere.get(id(tensor), 0)
 
+    def empty(
+        self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype
+    ) -> torch.Tensor:
+        return torch.empty_strided(shape, stride, dtype=dtype)
+
     def current(self) -> int:
         return self.now
 
