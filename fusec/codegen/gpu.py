@@ -11,6 +11,7 @@ from fusec.codegen.triton_kernel import emit_text
 from fusec.codegen.triton_names import kernel_name
 from fusec.codegen.triton_ops import POINTERS
 from fusec.codegen.triton_order import order_axes
+from fusec.codegen.triton_places import places_below
 from fusec.codegen.triton_simplify import simplify
 from fusec.codegen.triton_tile import Tile, upper
 from fusec.codegen.triton_variants import tiles
@@ -40,7 +41,7 @@ def gpu_emitter(
             *(_SIZE for _ in sizes),
         )
         variants = tuple(_variant(ordered, tile, isa, name, sizes, numbered) for tile in found)
-        kernel = GpuSource(name, isa, signature, variants)
+        kernel = GpuSource(name, isa, signature, variants, places_below(ordered))
         return Emitted(kernel, tuple(ordered.buffers), sizes)
 
     return emit

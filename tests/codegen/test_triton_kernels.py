@@ -1,27 +1,66 @@
-"""Every form of Triton kernel, run in Triton's interpreter beside eager and float64."""
+"""Every form of Triton kernel and every operation: run in Triton's interpreter beside eager and
+float64, and compiled for both vendors' GPUs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
+import pytest
+
+from fusec.codegen.gpu import gpu_emitter
+from fusec.codegen.gpu_source import GpuSource
+from fusec.codegen.host import build_host_plan
+from fusec.codegen.triton_toolchain import compile_variants
+from fusec.errors import CompileError
 from tests.codegen.kernels import KERNELS
-from tests.codegen.triton_cases import Case, run_cases
-from tests.codegen.triton_corpus import LOOPED
+from tests.codegen.triton_cases import Case, grouped, run_cases, walked
+from tests.codegen.triton_corpus import LOOPED, OPERATIONS
 
 _SIZES: tuple[dict[str, int], ...] = ({"s0": 37, "s1": 1000}, {"s0": 2, "s1": 5})
 
 
-def test_every_form_is_right(tmp_path: Path) -> None:
-    cases = [
-        Case(name, text, (0, 1, 2), sizes=sizes)
+def check(cases: Iterable[Case], folder: Path) -> None:
+    found = run_cases(cases, folder)
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
+
+
+def forms(picks: tuple[int, ...]) -> list[Case]:
+    return [
+        Case(name, text, picks, sizes=sizes)
         for name, text in KERNELS.items()
         for sizes in (_SIZES if "symbol" in text else ({},))
     ]
-    found = run_cases(cases, tmp_path)
-    assert {name: wrong for name, wrong in found.items() if wrong} == {}
+
+
+def test_every_form_is_right(tmp_path: Path) -> None:
+    check(forms((0, 1)), tmp_path)
+
+
+@pytest.mark.extended
+def test_every_variant_is_right(tmp_path: Path) -> None:
+    check(forms(tuple(range(2, 10))), tmp_path)
 
 
 def test_rows_that_a_program_walks_along_are_right(tmp_path: Path) -> None:
-    cases = [Case(name, text, (0, 1), block=64) for name, text in LOOPED.items()]
-    found = run_cases(cases, tmp_path)
-    assert {name: wrong for name, wrong in found.items() if wrong} == {}
+    check([Case(name, text, (0, 1), block=64) for name, text in LOOPED.items()], tmp_path)
+
+
+def test_every_operation_is_right(tmp_path: Path) -> None:
+    check([Case(name, text) for name, text in OPERATIONS.items()], tmp_path)
+
+
+@pytest.mark.parametrize("isa", ["sm_90", "gfx942"])
+def test_every_operation_and_long_rows_compile(isa: str) -> None:
+    plain = [(text, gpu_emitter(isa)) for text in OPERATIONS.values()]
+    long = [(text, gpu_emitter(isa, partial(walked, 64))) for text in LOOPED.values()]
+    jobs = [
+        (kernel, 0)
+        for text, emit in (*plain, *long)
+        for kernel in build_host_plan(grouped(text), emit).kernels
+        if isinstance(kernel, GpuSource)
+    ]
+    assert len(jobs) >= len(plain) + len(long)
+    done = [made for _, made in compile_variants(jobs, 60.0)]
+    assert [str(made) for made in done if isinstance(made, CompileError)] == []

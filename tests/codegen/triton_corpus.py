@@ -3,63 +3,129 @@
 # Walked in blocks: forms that read a row once less.
 LOOPED = {
     "log_softmax": """\
-%0 = input "x": bf16[20, 300]
-%1 = call aten._to_copy.default(%0, dtype=dtype:f32): f32[20, 300]
-%2 = call aten.amax.default(%1, [1], true): f32[20, 1]
-%3 = call aten.sub.Tensor(%1, %2): f32[20, 300]
-%4 = call aten.exp.default(%3): f32[20, 300]
-%5 = call aten.sum.dim_IntList(%4, [1], true): f32[20, 1]
-%6 = call aten.log.default(%5): f32[20, 1]
-%7 = call aten.sub.Tensor(%3, %6): f32[20, 300]
+%0 = input "x": bf16[5, 300]
+%1 = call aten._to_copy.default(%0, dtype=dtype:f32): f32[5, 300]
+%2 = call aten.amax.default(%1, [1], true): f32[5, 1]
+%3 = call aten.sub.Tensor(%1, %2): f32[5, 300]
+%4 = call aten.exp.default(%3): f32[5, 300]
+%5 = call aten.sum.dim_IntList(%4, [1], true): f32[5, 1]
+%6 = call aten.log.default(%5): f32[5, 1]
+%7 = call aten.sub.Tensor(%3, %6): f32[5, 300]
 return %6, %7
 """,
     "softmax_of_nothing": """\
-%0 = input "x": f32[20, 128]
-%1 = input "m": bool[20, 128]
-%2 = call aten.masked_fill.Scalar(%0, %1, -inf): f32[20, 128]
-%3 = call aten.slice.Tensor(%2, 1, 0, 3): f32[20, 3] stride [128, 1]
-%4 = call aten.amax.default(%3, [1], true): f32[20, 1]
-%5 = call aten.sub.Tensor(%3, %4): f32[20, 3]
-%6 = call aten.exp.default(%5): f32[20, 3]
-%7 = call aten.mul.Tensor(%6, %3): f32[20, 3]
-%8 = call aten.sum.dim_IntList(%6, [1], true): f32[20, 1]
-%9 = call aten.sum.dim_IntList(%7, [1], true): f32[20, 1]
+%0 = input "x": f32[5, 128]
+%1 = input "m": bool[5, 128]
+%2 = call aten.masked_fill.Scalar(%0, %1, -inf): f32[5, 128]
+%3 = call aten.slice.Tensor(%2, 1, 0, 3): f32[5, 3] stride [128, 1]
+%4 = call aten.amax.default(%3, [1], true): f32[5, 1]
+%5 = call aten.sub.Tensor(%3, %4): f32[5, 3]
+%6 = call aten.exp.default(%5): f32[5, 3]
+%7 = call aten.mul.Tensor(%6, %3): f32[5, 3]
+%8 = call aten.sum.dim_IntList(%6, [1], true): f32[5, 1]
+%9 = call aten.sum.dim_IntList(%7, [1], true): f32[5, 1]
 return %8, %9
 """,
     "moments": """\
-%0 = input "x": f32[20, 301]
-%1 = call aten.var.correction(%0, [1], correction=1): f32[20]
-%2 = call aten.mean.dim(%0, [1]): f32[20]
+%0 = input "x": f32[5, 301]
+%1 = call aten.var.correction(%0, [1], correction=1): f32[5]
+%2 = call aten.mean.dim(%0, [1]): f32[5]
 return %1, %2
 """,
     "moments_whole_blocks": """\
-%0 = input "x": bf16[20, 256]
-%1 = call aten.add.Tensor(%0, 1000.0): bf16[20, 256]
-%2 = call aten._to_copy.default(%1, dtype=dtype:f32): f32[20, 256]
-%3 = call aten.var.correction(%2, [1], correction=0): f32[20]
+%0 = input "x": bf16[5, 256]
+%1 = call aten.add.Tensor(%0, 1000.0): bf16[5, 256]
+%2 = call aten._to_copy.default(%1, dtype=dtype:f32): f32[5, 256]
+%3 = call aten.var.correction(%2, [1], correction=0): f32[5]
 return %3
 """,
     "norm": """\
-%0 = input "x": bf16[20, 260]
+%0 = input "x": bf16[5, 260]
 %1 = input "w": bf16[260]
-%2 = call aten.mul.Tensor(%0, %0): bf16[20, 260]
-%3 = call aten.mean.dim(%2, [1], true): bf16[20, 1]
-%4 = call aten.rsqrt.default(%3): bf16[20, 1]
-%5 = call aten.mul.Tensor(%0, %4): bf16[20, 260]
-%6 = call aten.mul.Tensor(%5, %1): bf16[20, 260]
+%2 = call aten.mul.Tensor(%0, %0): bf16[5, 260]
+%3 = call aten.mean.dim(%2, [1], true): bf16[5, 1]
+%4 = call aten.rsqrt.default(%3): bf16[5, 1]
+%5 = call aten.mul.Tensor(%0, %4): bf16[5, 260]
+%6 = call aten.mul.Tensor(%5, %1): bf16[5, 260]
 return %6
 """,
     "extremes": """\
-%0 = input "x": f32[20, 300]
-%1 = call aten.argmax.default(%0, 1): i64[20]
-%2 = call aten.argmin.default(%0, 1): i64[20]
-%3 = call aten.amin.default(%0, [1]): f32[20]
-%4 = call aten.prod.dim_int(%0, 1): f32[20]
+%0 = input "x": f32[5, 300]
+%1 = call aten.argmax.default(%0, 1): i64[5]
+%2 = call aten.argmin.default(%0, 1): i64[5]
+%3 = call aten.amin.default(%0, [1]): f32[5]
+%4 = call aten.prod.dim_int(%0, 1): f32[5]
 return %1, %2, %3, %4
 """,
     "scan": """\
-%0 = input "x": f32[20, 300]
-%1 = call aten.cumsum.default(%0, 1): f32[20, 300]
+%0 = input "x": f32[5, 300]
+%1 = call aten.cumsum.default(%0, 1): f32[5, 300]
 return %1
 """,
+}
+
+_UNARY = (
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh acosh "
+    "atanh erf erfc sqrt rsqrt sigmoid reciprocal lgamma neg abs sign floor ceil trunc round relu"
+).split()
+_TESTS = "isnan isinf signbit logical_not".split()
+_BINARY = (
+    "add.Tensor sub.Tensor mul.Tensor div.Tensor maximum minimum fmax fmin atan2 copysign.Tensor "
+    "remainder.Tensor fmod.Tensor floor_divide pow.Tensor_Tensor"
+).split()
+_COMPARISONS = "eq ne lt le gt ge".split()
+_WHOLE = "add.Tensor sub.Tensor mul.Tensor maximum minimum".split()
+_BITS = "bitwise_and bitwise_or bitwise_xor".split()
+_BY_NUMBER = "floor_divide remainder.Scalar fmod.Scalar".split()
+_TYPES = "f64 f32 bf16 f16 i64 i32 i16 i8 u8 bool".split()
+
+
+def _full(name: str) -> str:
+    return f"aten.{name if '.' in name else name + '.default'}"
+
+
+def _graph(dtype: str, calls: list[tuple[str, str]]) -> str:
+    """A graph of one call a line on two inputs; each line: arguments and the result's type."""
+    lines = [f'%0 = input "x": {dtype}[7, 19]', f'%1 = input "y": {dtype}[7, 19]']
+    lines += [
+        f"%{number} = call {call}: {kind}[7, 19]" for number, (call, kind) in enumerate(calls, 2)
+    ]
+    outputs = ", ".join(f"%{number}" for number in range(2, len(calls) + 2))
+    return "\n".join([*lines, f"return {outputs}"]) + "\n"
+
+
+def _floats(dtype: str) -> str:
+    return _graph(
+        dtype,
+        [(f"{_full(name)}(%0)", dtype) for name in _UNARY]
+        + [(f"{_full(name)}(%0)", "bool") for name in _TESTS]
+        + [(f"{_full(name)}(%0, %1)", dtype) for name in _BINARY]
+        + [(f"aten.{name}.Tensor(%0, %1)", "bool") for name in _COMPARISONS]
+        + [(f"aten._to_copy.default(%0, dtype=dtype:{to})", to) for to in _TYPES],
+    )
+
+
+def _integers(dtype: str) -> str:
+    number = "3" if dtype == "u8" else "-3"
+    return _graph(
+        dtype,
+        [(f"{_full(name)}(%0, %1)", dtype) for name in (*_WHOLE, *(f"{b}.Tensor" for b in _BITS))]
+        + [(f"{_full(name)}(%0)", dtype) for name in ("neg", "abs", "sign", "bitwise_not")]
+        + [(f"{_full(name)}(%0, {number})", dtype) for name in _BY_NUMBER]
+        + [(f"aten.{name}.Tensor(%0, %1)", "bool") for name in _COMPARISONS]
+        + [(f"aten._to_copy.default(%0, dtype=dtype:{to})", to) for to in _TYPES],
+    )
+
+
+# Every operation of the scalar instruction set on every type that it takes.
+OPERATIONS = {
+    **{f"operations_{dtype}": _floats(dtype) for dtype in ("f64", "f32", "bf16")},
+    **{f"operations_{dtype}": _integers(dtype) for dtype in ("i64", "i32", "i8", "u8")},
+    "operations_bool": _graph(
+        "bool",
+        [(f"aten.logical_{name}.default(%0, %1)", "bool") for name in ("and", "or", "xor")]
+        + [("aten.logical_not.default(%0)", "bool"), ("aten.where.self(%0, %1, %0)", "bool")]
+        + [(f"aten.{name}.Tensor(%0, %1)", "bool") for name in _COMPARISONS]
+        + [(f"aten._to_copy.default(%0, dtype=dtype:{to})", to) for to in _TYPES],
+    ),
 }
