@@ -55,7 +55,7 @@ class Child:
         try:
             with self._log.open("wb") as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", module],
+                    [sys.executable, "-P", "-m", module],
                     cwd=self._folder,
                     env={**_environment(self._folder), **environment},
                     stdin=subprocess.PIPE,
@@ -89,9 +89,12 @@ class Child:
         message = _packed([timeout_s, body])
         try:
             self._send(message, deadline)
+            return self._receive(deadline)
         except OSError as error:
             raise self._lost(f"ended before it was asked ({error})") from error
-        return self._receive(deadline)
+        except BaseException:  # an interrupt: its answer must not be taken for a later one's
+            self.close()
+            raise
 
     def close(self) -> None:
         """Kill it and its descendants and remove its folder."""

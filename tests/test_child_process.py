@@ -74,6 +74,18 @@ def test_a_crash_tells_its_signal_and_what_was_written(child) -> None:
         child.request(["echo", 1], 20)
 
 
+def test_an_interrupt_ends_it(child, monkeypatch) -> None:
+    """Else the answer to what was interrupted would be taken for the next one."""
+
+    def interrupted(deadline: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(child, "_receive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        child.request(["echo", 1], 20)
+    assert not child.usable
+
+
 def test_memory_is_limited(child) -> None:
     with pytest.raises(ChildLost) as caught:
         child.request(["allocate", 2 << 30], 20)

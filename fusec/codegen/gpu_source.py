@@ -46,12 +46,14 @@ class GpuSource:
     """name: the function; isa: ``sm_90``, ``gfx942``; signature: the type of each argument as
     Triton writes it, buffers (``*bf16``) in the order of the launch and then sizes (``i32``, or
     ``i64`` where a size can pass 2³¹; ``i32:16`` where it is always a multiple of 16). Pointers are
-    16-byte aligned: the runtime sees to it."""
+    16-byte aligned: the runtime sees to it. below: for each buffer, what integers that are places
+    in another one are below; 0 or nothing where there are none or it is not known."""
 
     name: str
     isa: str
     signature: tuple[str, ...]
     variants: tuple[Variant, ...]
+    below: tuple[int, ...] = ()
 
     @cached_property
     def digest(self) -> str:
@@ -76,7 +78,9 @@ class GpuSource:
             ]
             for v in self.variants
         ]
-        body = [_VERSION, self.name, self.isa, list(self.signature), texts, rows]
+        body = [
+            _VERSION, self.name, self.isa, list(self.signature), texts, rows, list(self.below)
+        ]  # fmt: skip
         return bytes(msgpack.packb(body, use_bin_type=True))
 
     @classmethod
@@ -85,14 +89,16 @@ class GpuSource:
         if len(data) > MAX_GPU_SOURCE:
             raise WireError(f"a kernel source of {len(data)} bytes is over {MAX_GPU_SOURCE}")
         try:
-            version, name, isa, signature, texts, rows = msgpack.unpackb(data, raw=False)
+            version, name, isa, signature, texts, rows, below = msgpack.unpackb(data, raw=False)
             if version != _VERSION or not 0 < len(rows) <= MAX_VARIANTS:
                 raise WireError("a GPU kernel of another version, or of no or too many variants")
             _texts(name, isa, *signature, *texts)
+            if not all(type(n) is int for n in below) or len(below) > len(signature):
+                raise WireError("a GPU kernel is malformed: bounds of integers expected")
             variants = tuple(_variant(row, texts) for row in rows)
         except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
             raise WireError(f"a GPU kernel does not decode: {error}") from error
-        return cls(name, isa, tuple(signature), variants)
+        return cls(name, isa, tuple(signature), variants, tuple(below))
 
 
 def _texts(*values: object) -> None:

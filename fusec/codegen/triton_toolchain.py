@@ -25,6 +25,7 @@ from fusec.errors import ChildLost, CompileError
 
 ISAS: Final = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942")
 _MEMORY_BYTES: Final = 6 << 30
+_MOST_CHILDREN: Final = 32  # each takes a few hundred megabytes
 _DISTRIBUTIONS: Final = ("triton", "pytorch-triton", "pytorch-triton-rocm")
 # Set for every version, so that none of them decides: no paths in the image, nothing from a cache,
 # products and sums fused, the compilers that Triton brings.
@@ -123,6 +124,7 @@ class Compilers:
     """Children that compile, at most ``limit`` at once; those without work wait for the next."""
 
     def __init__(self, limit: int) -> None:
+        self._process = os.getpid()
         self._slots = threading.Semaphore(limit)
         self._lock = threading.Lock()
         self._idle: list[Child] = []
@@ -145,7 +147,10 @@ class Compilers:
         return answer
 
     def close(self) -> None:
-        """End the children that have no work."""
+        """End the children that have no work, unless they are of the process that this one was
+        forked from."""
+        if os.getpid() != self._process:
+            return
         with self._lock:
             idle, self._idle = self._idle, []
         for child in idle:
@@ -174,4 +179,4 @@ def _compilers(process: int) -> Compilers:
 
 
 def _processors() -> int:
-    return len(os.sched_getaffinity(0))
+    return min(len(os.sched_getaffinity(0)), _MOST_CHILDREN)

@@ -31,8 +31,8 @@ _MAX_DYNAMIC_SHARED: Final = 8
 _FREE_SHARED: Final = 48 << 10
 _NON_BLOCKING: Final = 1
 _RELAXED: Final = 2
-# The device found a fault in the kernel; every later call fails (CUresult 700 to 720).
-_STICKY: Final = range(700, 721)
+# The device found a fault in a kernel: every later call fails.
+_STICKY: Final = frozenset((700, 702, 709, 710, *range(714, 720), 721))
 
 
 class CudaError(Exception):

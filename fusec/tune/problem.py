@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from fusec.codegen.gpu_source import GpuSource
-from fusec.codegen.host import HostPlan
 from fusec.codegen.kernel_source import KernelSource
 from fusec.ir import expr as ex
 from fusec.ir.dtypes import DTYPES
@@ -59,24 +58,28 @@ class Problem:
         }
 
 
-def problems(host: HostPlan, sizes: Mapping[str, int] | None = None) -> tuple[Problem, ...]:
+def problems(
+    program: Program,
+    kernels: Sequence[GpuSource | KernelSource],
+    sizes: Mapping[str, int] | None = None,
+) -> tuple[Problem, ...]:
     """The problems of a program's GPU kernels, each with the largest of its launches.
 
-    sizes: values of the program's symbols; where one is not given it is a typical one that the
-    symbol's range allows.
+    kernels: of the program, in its order. sizes: values of the program's symbols; where one is not
+    given it is a typical one that the symbol's range allows.
     """
     values = dict(sizes or {})
-    for symbol in host.program.symbols:
+    for symbol in program.symbols:
         upper = TYPICAL_SIZE if symbol.upper is None else symbol.upper
         values.setdefault(symbol.name, min(max(TYPICAL_SIZE, symbol.lower), upper))
     found: dict[int, Problem] = {}
-    for step in host.program.steps:
+    for step in program.steps:
         if not isinstance(step, Launch):
             continue
-        source = host.kernels[step.kernel]
+        source = kernels[step.kernel]
         if isinstance(source, KernelSource):
             continue
-        made = _problem(source, step, host.program, values)
+        made = _problem(source, step, program, values)
         if step.kernel not in found or made.bytes > found[step.kernel].bytes:
             found[step.kernel] = made
     return tuple(found[number] for number in sorted(found))
@@ -85,14 +88,18 @@ def problems(host: HostPlan, sizes: Mapping[str, int] | None = None) -> tuple[Pr
 def _problem(
     source: GpuSource, launch: Launch, program: Program, values: Mapping[str, int]
 ) -> Problem:
-    buffers = tuple(_buffer(program.slots[number], values) for number in launch.slots)
+    below = (*source.below, *[0] * len(launch.slots))
+    buffers = tuple(
+        _buffer(program.slots[number], max(1, bound), values)
+        for number, bound in zip(launch.slots, below)
+    )
     return Problem(source, buffers, tuple(ex.evaluate(e, values) for e in launch.sizes))
 
 
-def _buffer(slot: Slot, values: Mapping[str, int]) -> Buffer:
+def _buffer(slot: Slot, below: int, values: Mapping[str, int]) -> Buffer:
     shape = [ex.evaluate(e, values) for e in slot.shape]
     stride = [ex.evaluate(e, values) for e in slot.stride]
     if 0 in shape:
-        return Buffer(0, slot.dtype)
+        return Buffer(0, slot.dtype, below)
     reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
-    return Buffer(reach + 1, slot.dtype)
+    return Buffer(reach + 1, slot.dtype, below)

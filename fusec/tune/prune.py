@@ -32,7 +32,7 @@ def prune(
         elif binary.cooperative and _count(grids[number]) > programs * device.multiprocessors:
             out[number] = "its programs are not resident together"
         elif any(not 0 < size <= limit for size, limit in zip(grids[number], _GRID)):
-            out[number] = "its grid is too large"
+            out[number] = "it has no programs, or too many"
     seen: dict[tuple[object, ...], int] = {}
     for number, binary in binaries.items():
         if number in out:

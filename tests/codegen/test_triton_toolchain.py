@@ -184,6 +184,18 @@ def test_a_killed_child_costs_its_variant_only(monkeypatch: pytest.MonkeyPatch) 
     compilers.close()
 
 
+def test_a_forked_process_leaves_its_parents_children_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compile_variant(silu(), 0, 60)
+    compilers = triton_toolchain._compilers(os.getpid())
+    with monkeypatch.context() as patch:
+        patch.setattr(compilers, "_process", os.getppid())  # as it looks from a fork
+        compilers.close()
+    assert compilers._idle
+    assert all(child._process.poll() is None for child in compilers._idle)
+
+
 def test_children_are_used_again() -> None:
     compile_variant(silu(), 0, 60)
     idle = list(triton_toolchain._compilers(os.getpid())._idle)

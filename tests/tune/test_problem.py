@@ -5,7 +5,7 @@ from fusec.codegen.host import HostPlan, build_host_plan
 from fusec.ir.text import parse_graph
 from fusec.lower.lowering import lower
 from fusec.schedule.search import schedule
-from fusec.tune.problem import TYPICAL_SIZE, Buffer, problems
+from fusec.tune.problem import TYPICAL_SIZE, Buffer, Problem, problems
 from tests.tune.kernels import problem, variant
 
 
@@ -13,10 +13,20 @@ def host_plan(text: str) -> HostPlan:
     return build_host_plan(schedule(lower(parse_graph(text))), gpu_emitter("sm_90"), "cuda")
 
 
+def of(plan: HostPlan, sizes: dict[str, int] | None = None) -> tuple[Problem, ...]:
+    return problems(plan.program, plan.kernels, sizes)
+
+
 STATIC = """\
 %0 = input "x": bf16[8, 100] stride [128, 1]
 %1 = input "i": i64[8, 100]
 %2 = call aten.add.Tensor(%0, %1): bf16[8, 100]
+return %2
+"""
+GATHER = """\
+%0 = input "x": bf16[1000, 64]
+%1 = input "i": i64[8, 100]
+%2 = call aten.embedding.default(%0, %1): bf16[8, 100, 64]
 return %2
 """
 DYNAMIC = """\
@@ -28,19 +38,25 @@ return %1
 
 
 def test_buffers_reach_as_far_as_their_strides() -> None:
-    (made,) = problems(host_plan(STATIC))
+    (made,) = of(host_plan(STATIC))
     kinds = sorted((b.dtype, b.count, b.below) for b in made.buffers)
     assert kinds == [("bf16", 800, 1), ("bf16", 7 * 128 + 100, 1), ("i64", 800, 1)]
     assert made.sizes == ()
     assert made.bytes == 2 * (800 + 996) + 8 * 800
 
 
+def test_places_are_below_the_size_of_what_they_are_places_in() -> None:
+    made = of(host_plan(GATHER))
+    assert {b.below for p in made for b in p.buffers if b.dtype == "i64"} == {1, 1000}
+    assert {b.below for p in made for b in p.buffers if b.dtype != "i64"} == {1}
+
+
 def test_sizes_are_the_ones_given_or_typical() -> None:
     plan = host_plan(DYNAMIC)
-    (given,) = problems(plan, {"s0": 1000})
+    (given,) = of(plan, {"s0": 1000})
     assert [b.count for b in given.buffers] == [4000, 4000]
     assert 1000 in given.sizes or 4000 in given.sizes
-    (typical,) = problems(plan)
+    (typical,) = of(plan)
     assert [b.count for b in typical.buffers] == [4 * TYPICAL_SIZE] * 2
     types = [t for t in given.source.signature if not t.startswith("*")]
     assert given.to_wire()["sizes"] == [[t, n] for t, n in zip(types, given.sizes, strict=True)]
