@@ -1,4 +1,4 @@
-"""`python -m cache`: run the cache service, or make a token for it."""
+"""`python -m cache`: run the cache service, collect its store, or make a token for it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import logging
 import os
 import secrets
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import fields
 
+from cache import gc
 from cache.auth import ROLES, Grant, hash_token
 from cache.config import ENV_PREFIX, ServiceConfig
-from cache.errors import CacheError
+from cache.counters import Counters
+from cache.errors import CacheError, ConfigError
+from cache.gc import FENCE_S
+from cache.open_store import collected_part, namespaces, open_store
 
 _SERVE = """\
 examples:
@@ -29,15 +34,28 @@ Clients find the service by FUSEC_REMOTE=http://host:port.
 """
 
 
+_GC = """\
+examples:
+  python -m cache gc-once --store s3://bucket/fusec --gc-max-age-s 2592000 --dry-run
+        what has not been used for 30 days
+  python -m cache gc-once --store file:///var/cache/fusec --gc-max-bytes 100000000000
+
+Safe beside services and farms that use the same store. A service can do the same on a schedule
+(--gc-every-s). With S3 it takes ten minutes: blobs are announced before they are removed.
+"""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit status: 2 for wrong settings."""
     arguments = vars(_parser().parse_args(argv))
     command = arguments.pop("command")
     if command == "token":
         return _token(arguments["role"], arguments["namespace"])
+    dry_run, fence_s = arguments.pop("dry_run", False), arguments.pop("fence_s", FENCE_S)
     flags = {name: str(value) for name, value in arguments.items() if value is not None}
     try:
-        return _serve(ServiceConfig.load(os.environ, flags))
+        config = ServiceConfig.load(os.environ, flags)
+        return _gc(config, dry_run, fence_s) if command == "gc-once" else _serve(config)
     except CacheError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -52,22 +70,41 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_SERVE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    for item in fields(ServiceConfig):
-        flag = f"--{item.name.replace('_', '-')}"
-        text = str(item.metadata["help"])
-        if isinstance(item.default, bool):
-            serve.add_argument(flag, action="store_const", const="1", help=text)
-        elif item.name in ("tokens", "farm_token"):
-            # Secrets on a command line are seen by every user of the machine.
-            text = f"{text}; environment {ENV_PREFIX}{item.name.upper()} only"
-            serve.description = f"{serve.description or ''}{item.name}: {text}\n"
-        else:
-            shown = f" (default {item.default})" if item.default != "" else ""
-            serve.add_argument(flag, metavar="X", help=text + shown)
+    _add_settings(serve)
+    once = commands.add_parser(
+        "gc-once",
+        help="collect once: remove what the gc_* settings let go, and blobs without an entry",
+        epilog=_GC,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_settings(once)
+    once.add_argument("--dry-run", action="store_true", help="print the plan, remove nothing")
+    once.add_argument(
+        "--fence-s",
+        type=float,
+        default=FENCE_S,
+        help="seconds between announcing and removing blobs in S3; 0 only where nobody writes"
+        " (default %(default)s)",
+    )
     token = commands.add_parser("token", help="make a token and the setting that grants it a role")
     token.add_argument("--role", choices=ROLES, default="read")
     token.add_argument("--namespace", default="", help="where it counts; * is everywhere")
     return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    for item in fields(ServiceConfig):
+        flag = f"--{item.name.replace('_', '-')}"
+        text = str(item.metadata["help"])
+        if isinstance(item.default, bool):
+            parser.add_argument(flag, action="store_const", const="1", help=text)
+        elif item.name in ("tokens", "farm_token"):
+            # Secrets on a command line are seen by every user of the machine.
+            text = f"{text}; environment {ENV_PREFIX}{item.name.upper()} only"
+            parser.description = f"{parser.description or ''}{item.name}: {text}\n"
+        else:
+            shown = f" (default {item.default})" if item.default != "" else ""
+            parser.add_argument(flag, metavar="X", help=text + shown)
 
 
 def _token(role: str, namespace: str) -> int:
@@ -76,6 +113,24 @@ def _token(role: str, namespace: str) -> int:
     setting = ":".join(filter(None, (grant.role, grant.sha256, grant.namespace)))
     print(f"token, for whoever is to hold it (shown once):  {token}")
     print(f"add to FUSEC_CACHE_TOKENS of the service:        {setting}")
+    return 0
+
+
+def _gc(config: ServiceConfig, dry_run: bool, fence_s: float) -> int:
+    counters = Counters()
+    default = open_store(config, counters)
+    for namespace in ["", *namespaces(default)]:
+        store = open_store(config, counters, namespace) if namespace else default
+        part = collected_part(store)
+        if part is None:
+            raise ConfigError("a store in memory is not collected", hint="name one with --store")
+        if dry_run:
+            made = gc.plan(part, config.policy(), time.time())
+        else:
+            made = gc.collect(part, config.policy(), fence_s=fence_s)
+        print(f"namespace {namespace or '(default)'}")
+        for line in made.lines():
+            print(f"  {line}")
     return 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cache.auth import Grant
 from cache.errors import ConfigError
+from cache.gc import MIN_GRACE_S, Policy
 from cache.tls import ClientTls, ServerTls
 
 ENV_PREFIX = "FUSEC_CACHE_"
@@ -71,6 +72,21 @@ class ServiceConfig:
         default=False,
         metadata={"help": "serve other machines without tokens: anybody there may plant code"},
     )
+    gc_every_s: float = field(
+        default=0.0, metadata={"help": "seconds between collections; 0 runs none (see `gc-once`)"}
+    )
+    gc_max_age_s: float = field(
+        default=0.0, metadata={"help": "seconds without use after which an entry goes; 0 is never"}
+    )
+    gc_max_bytes: int = field(
+        default=0, metadata={"help": "bytes at rest above which what was used longest ago goes"}
+    )
+    gc_grace_s: float = field(
+        default=86_400.0, metadata={"help": "seconds for which a blob stays without an entry"}
+    )
+    disk_bytes: int = field(
+        default=64 << 30, metadata={"help": "most bytes of the copies in the directory `disk`"}
+    )
     store_threads: int = field(default=16, metadata={"help": "most store calls at the same time"})
 
     def __post_init__(self) -> None:
@@ -78,6 +94,12 @@ class ServiceConfig:
             raise ConfigError(f"port {self.port} is not between 0 and 65535")
         if self.memory_bytes < 0 or self.entry_ttl_s < 0 or self.store_threads < 1:
             raise ConfigError("memory_bytes, entry_ttl_s and store_threads cannot be negative")
+        if min(self.gc_every_s, self.gc_max_age_s, self.gc_max_bytes, self.disk_bytes) < 0:
+            raise ConfigError("the settings of the collector cannot be negative")
+        if self.gc_grace_s < MIN_GRACE_S:
+            raise ConfigError(
+                f"gc_grace_s is under {MIN_GRACE_S:.0f}: an upload under way would lose its blobs"
+            )
         if not self.store.startswith(("memory:", "file:///", "s3://")):
             raise ConfigError(
                 f"store {self.store!r} is of no known kind",
@@ -98,6 +120,14 @@ class ServiceConfig:
     def tls(self) -> ServerTls:
         """How it serves. Raises ConfigError."""
         return ServerTls(self.tls_cert, self.tls_key, self.tls_client_ca)
+
+    def policy(self) -> Policy:
+        """What a collection lets go."""
+        return Policy(
+            max_age_s=self.gc_max_age_s or None,
+            max_bytes=self.gc_max_bytes or None,
+            grace_s=self.gc_grace_s,
+        )
 
     def farm_tls(self) -> ClientTls:
         """How the farm's certificate is checked."""

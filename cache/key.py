@@ -9,7 +9,9 @@ from cache.errors import ProtocolError
 KINDS = frozenset({"front", "graph", "kernel", "tuning"})
 REVOKED = "revoked"
 """The kind of the one entry that holds a store's revocations; no manifest stands under it."""
-_KEY = re.compile(r"(front|graph|kernel|tuning|revoked)/([0-9a-f]{64})")
+DOOMED = "doomed"
+"""The kind of the one entry in which a collector announces what it will remove."""
+_KEY = re.compile(f"({'|'.join([*sorted(KINDS), REVOKED, DOOMED])})/([0-9a-f]{{64}})")
 _NAMESPACE = re.compile(r"(?:[a-z0-9][a-z0-9-]{0,38})?")
 
 
@@ -24,6 +26,11 @@ def parse(key: str) -> tuple[str, str]:
     return match.group(1), match.group(2)
 
 
+def is_internal(key: str) -> bool:
+    """Whether an entry is the cache's own and not a manifest. Raises ProtocolError."""
+    return kind_of(key) not in KINDS
+
+
 def kind_of(key: str) -> str:
     """The kind of a key. Raises ProtocolError if it is not a key."""
     return parse(key)[0]
@@ -36,12 +43,17 @@ def make(kind: str, hex_digest: str) -> str:
     return key
 
 
+def is_namespace(name: str) -> bool:
+    """Whether `name` may name a namespace ("" is the default one)."""
+    return _NAMESPACE.fullmatch(name) is not None
+
+
 def require_namespace(name: str) -> str:
     """Return `name` if it may name a namespace ("" is the default one), else raise ProtocolError.
 
     Up to 39 lower-case letters, digits and dashes: it becomes a folder and part of an S3 name.
     """
-    if _NAMESPACE.fullmatch(name) is None:
+    if not is_namespace(name):
         raise ProtocolError(
             f"not a namespace: {name[:60]!r}",
             hint="a namespace is up to 39 lower-case letters, digits and dashes",

@@ -7,6 +7,10 @@
 A file appears whole or not at all: it is written under `tmp`, synced, then renamed (blobs, replaced
 entries) or hard-linked (new entries: a link fails if the name is taken, which makes the conditional
 create atomic between processes). Killed writers leave only files in `tmp`, removed an hour later.
+
+The time of an entry's file is that of its last use, to an hour; a blob's is when it was written or
+promised to a writer last. Promises and removals exclude each other by a lock on `v1/lock`, so that
+a collector in one process never takes what another was told is there.
 """
 
 from __future__ import annotations
@@ -25,11 +29,22 @@ from cache import digest as digests
 from cache import frames
 from cache import key as keys
 from cache.counters import Counters
-from cache.errors import CacheError, Corrupt, NotReachable, Refused, StoreFull, TooLarge
+from cache.errors import (
+    CacheError,
+    Corrupt,
+    NotReachable,
+    ProtocolError,
+    Refused,
+    StoreFull,
+    TooLarge,
+)
+from cache.inventory import Item
 from cache.protocol import MAX_FRAME, MAX_MANIFEST, Value
 from cache.store import Blobs, check_blob, check_entry
 
 STALE_TMP_SECONDS = 3600.0
+USED_SECONDS = 3600.0
+"""An entry's time of use is written down again after this time."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EXDEV})
 _READ_ATTEMPTS = 3
@@ -74,16 +89,21 @@ class LocalStore:
         return Blobs(found, frozenset(corrupt))
 
     def has_blobs(self, digests: Iterable[str]) -> set[str]:
-        """See `Store`."""
-        with _os_errors(self.counters, f"look into {self.root}"):
-            return {digest for digest in digests if self._blob_path(digest).exists()}
+        """See `Store`. What is said to be here stays for a collector's time of grace."""
+        paths = {digest: self._blob_path(digest) for digest in digests}
+        if not paths:
+            return set()
+        with _os_errors(self.counters, f"look into {self.root}"), self._lock(fcntl.LOCK_SH):
+            return {digest for digest, path in paths.items() if _promise(path)}
 
     def put_blob(self, digest: str, data: bytes) -> None:
         """See `Store`."""
         check_blob(digest, data)
         path = self._blob_path(digest)
         with _os_errors(self.counters, f"write blob {digest[:16]}… under {self.root}"):
-            if not path.exists():
+            with self._lock(fcntl.LOCK_SH):
+                here = _promise(path)
+            if not here:
                 self._write(path, frames.compress(data))
 
     def get_entry(self, key: str) -> bytes | None:
@@ -91,7 +111,10 @@ class LocalStore:
         path = self._entry_path(key)
         with _os_errors(self.counters, f"read entry {key[:24]}… under {self.root}"):
             try:
-                return _read(path, MAX_MANIFEST)
+                data = _read(path, MAX_MANIFEST)
+                if data is not None:
+                    _mark_used(path)
+                return data
             except TooLarge:
                 # Nobody writes such a file through this class: it is damage.
                 self._discard(path)
@@ -122,6 +145,57 @@ class LocalStore:
         with _os_errors(self.counters, f"remove entry {key[:24]}… under {self.root}"):
             self._entry_path(key).unlink(missing_ok=True)
 
+    # -- Inventory -----------------------------------------------------------------------------
+
+    removes_atomically = True
+
+    def namespaces(self) -> list[str]:
+        """The namespaces whose stores lie in this one's directory."""
+        folder = self.root / "ns"
+        return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+
+    def list_entries(self) -> Iterator[Item]:
+        """See `Inventory`."""
+        for path, status in self._files("entries"):
+            key = f"{path.parent.parent.name}/{path.name}"
+            with suppress(ProtocolError):  # a file that somebody else put there
+                keys.parse(key)
+                yield Item(key, status.st_size, status.st_mtime)
+
+    def list_blobs(self) -> Iterator[Item]:
+        """See `Inventory`."""
+        for path, status in self._files("blobs"):
+            name = path.name.removesuffix(".zst")
+            if digests.is_digest(name):
+                yield Item(name, status.st_size, status.st_mtime)
+
+    def remove_blobs(self, digests: Sequence[str], before: float) -> set[str]:
+        """See `Inventory`."""
+        removed: set[str] = set()
+        with _os_errors(self.counters, f"remove blobs under {self.root}"):
+            for digest in digests:
+                path = self._blob_path(digest)
+                # One at a time: a writer must not wait for a whole batch.
+                with self._lock(fcntl.LOCK_EX), suppress(FileNotFoundError):
+                    if os.stat(path).st_mtime < before:
+                        path.unlink()
+                        removed.add(digest)
+        return removed
+
+    def written_after(self, digests: Sequence[str], at: float) -> set[str]:
+        """See `Inventory`."""
+        young: set[str] = set()
+        for digest in digests:
+            with suppress(FileNotFoundError):
+                if os.stat(self._blob_path(digest)).st_mtime > at:
+                    young.add(digest)
+        return young
+
+    def touch_entry(self, key: str) -> None:
+        """See `Inventory`."""
+        with suppress(FileNotFoundError):
+            os.utime(self._entry_path(key))
+
     def describe(self) -> dict[str, Value]:
         """See `Store`. Walks the directory: about a second for 100,000 files."""
         counts: dict[str, int] = {}
@@ -134,6 +208,31 @@ class LocalStore:
                         total += os.stat(os.path.join(folder, name)).st_size
                         counts[part] += 1
         return {"kind": "local", "where": str(self.root), "bytes": total, **counts}
+
+    def _files(self, part: str) -> Iterator[tuple[Path, os.stat_result]]:
+        """Every file of a part with its status; those that go meanwhile are left out."""
+        for folder, _, names in os.walk(self._base / part):
+            for name in names:
+                path = Path(folder, name)
+                with suppress(FileNotFoundError):
+                    yield path, path.stat()
+
+    @contextmanager
+    def _lock(self, how: int) -> Iterator[None]:
+        """Hold the lock file; it ends with the process that holds it."""
+        try:
+            fd = os.open(self._base / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EROFS, errno.EACCES):
+                raise
+            # Removed under us, or read-only: nothing is promised and nothing is removed here.
+            yield
+            return
+        try:
+            fcntl.flock(fd, how)
+            yield
+        finally:
+            os.close(fd)
 
     def _blob_path(self, digest: str) -> Path:
         digests.require(digest)
@@ -197,8 +296,7 @@ class LocalStore:
             if error.errno not in _NO_LINKS:
                 raise
             # No hard links here (FUSE, exFAT): check and rename under a lock that dies with us.
-            with open(self._base / "lock", "w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with self._lock(fcntl.LOCK_EX):
                 if path.exists():
                     raise FileExistsError(errno.EEXIST, "entry exists", str(path)) from error
                 os.replace(tmp, path)
@@ -237,6 +335,28 @@ def _read(path: Path, limit: int) -> bytes | None:
             if error.errno not in (errno.ESTALE, errno.EBUSY) or attempt == _READ_ATTEMPTS - 1:
                 raise
     return None
+
+
+def _promise(path: Path) -> bool:
+    """Whether a file is here; if so it is young from now on."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    except PermissionError:
+        return path.exists()
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        return path.exists()
+    return True
+
+
+def _mark_used(path: Path) -> None:
+    # Most reads find the time recent enough: one stat, no write. A read-only store keeps none.
+    with suppress(OSError):
+        if os.stat(path).st_mtime < time.time() - USED_SECONDS:
+            os.utime(path)
 
 
 def _check_private(root: Path, base: Path) -> None:

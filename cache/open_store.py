@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 from urllib.parse import unquote
 
+from cache import key as keys
 from cache.config import ServiceConfig
 from cache.counters import Counters
 from cache.errors import ConfigError
+from cache.gc import Collectable
+from cache.inventory import Inventory
 from cache.local import LocalStore
 from cache.memory import MemoryStore
 from cache.store import Store
@@ -50,6 +54,26 @@ def open_store(config: ServiceConfig, counters: Counters, namespace: str = "") -
         return far
     near = LocalStore(_part(Path(config.disk), namespace), counters=counters)
     return TieredStore(near, far, counters=counters)
+
+
+def collected_part(store: Store) -> Collectable | None:
+    """What a collector works on: the store itself or the far one of two tiers; None for memory."""
+    part = store.far if isinstance(store, TieredStore) else store
+    return part if isinstance(part, Inventory) else None
+
+
+def namespaces(store: Store) -> list[str]:
+    """The namespaces that lie beside a default namespace's store. Raises what the store raises."""
+    part = store.far if isinstance(store, TieredStore) else store
+    named = part.namespaces() if isinstance(part, HoldsNamespaces) else []
+    return sorted(name for name in named if name and keys.is_namespace(name))
+
+
+@runtime_checkable
+class HoldsNamespaces(Protocol):
+    """A store of a default namespace that can name those beside it."""
+
+    def namespaces(self) -> list[str]: ...
 
 
 def _part(root: Path, namespace: str) -> Path:

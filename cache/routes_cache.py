@@ -62,7 +62,7 @@ async def entry_put(state: ServiceState, caller: Caller, request: Request, key: 
     state.metrics.bytes.labels("in").inc(len(data))
     manifest, _ = open_entry(key, data, await caller.space.writers_trust())
     wanted = manifest.digests()
-    absent = set(wanted) - await caller.space.reader.call(caller.space.store.has_blobs, wanted)
+    absent = set(wanted) - await caller.space.fence.present(wanted)
     if absent:
         sample = ", ".join(f"{digest[:16]}…" for digest in sorted(absent)[:3])
         raise MissingBlobs(f"{len(absent)} blobs of {key[:24]}… are absent: {sample}")
@@ -111,7 +111,7 @@ async def revoked_put(state: ServiceState, caller: Caller, request: Request, _: 
 async def blobs_has(state: ServiceState, caller: Caller, request: Request, _: str) -> Response:
     """Which blobs are there. The store is asked, not memory: writers rely on the answer."""
     asked = await _asked_digests(request)
-    present = await caller.space.reader.call(caller.space.store.has_blobs, asked)
+    present = await caller.space.fence.present(asked)
     return packed(200, {"present": sorted(present)})
 
 
@@ -160,10 +160,11 @@ async def blob_put(state: ServiceState, caller: Caller, request: Request, digest
     state.metrics.bytes.labels("in").inc(len(frame))
 
     store = caller.space.store
+    forced = await caller.space.fence.must_write(digest)
 
     def write() -> bool:
         data = frames.decompress(frame, digest)
-        if store.has_blobs([digest]):
+        if not forced and store.has_blobs([digest]):
             return False
         store.put_blob(digest, data)
         return True

@@ -9,7 +9,7 @@ New entries are put with `If-None-Match: *`, which the server decides atomically
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, suppress
 from typing import Any
@@ -22,7 +22,8 @@ from cache import digest as digests
 from cache import frames
 from cache import key as keys
 from cache.counters import Counters
-from cache.errors import Corrupt, NotReachable, TooLarge
+from cache.errors import Corrupt, NotReachable, ProtocolError, TooLarge
+from cache.inventory import Item
 from cache.protocol import MAX_FRAME, MAX_MANIFEST, Value
 from cache.s3_errors import ABSENT, RACED, TAKEN, error_code, s3_errors
 from cache.store import Blobs, check_blob, check_entry
@@ -171,6 +172,79 @@ class S3Store:
         with self._s3_errors(f"remove entry {key[:24]}…"):
             self._client.delete_object(Bucket=self._bucket, Key=name)
 
+    # -- Inventory -----------------------------------------------------------------------------
+
+    removes_atomically = False
+
+    def namespaces(self) -> list[str]:
+        """The namespaces whose stores lie beside this one."""
+        prefix = f"{self._base.removesuffix('v1')}ns/"
+        found: list[str] = []
+        with self._s3_errors("list the namespaces"):
+            for page in self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=prefix, Delimiter="/"
+            ):
+                parts = (item["Prefix"] for item in page.get("CommonPrefixes", ()))
+                found += [part.removeprefix(prefix).rstrip("/") for part in parts]
+        return found
+
+    def list_entries(self) -> Iterator[Item]:
+        """See `Inventory`. Their time is that of the last use, to a day."""
+        for name, size, at in self._list("entries"):
+            with suppress(ProtocolError):
+                keys.parse(name)
+                yield Item(name, size, at)
+
+    def list_blobs(self) -> Iterator[Item]:
+        """See `Inventory`."""
+        for name, size, at in self._list("blobs"):
+            digest = name.rpartition("/")[2].removesuffix(".zst")
+            if digests.is_digest(digest):
+                yield Item(digest, size, at)
+
+    def remove_blobs(self, digests: Sequence[str], before: float) -> set[str]:
+        """See `Inventory`. Two requests a blob, in parallel."""
+
+        def remove(digest: str) -> bool:
+            at = self._written_at(self._blob_name(digest), f"look for blob {digest[:16]}…")
+            if at is None or at >= before:
+                return False
+            with self._s3_errors(f"remove blob {digest[:16]}…"):
+                self._client.delete_object(Bucket=self._bucket, Key=self._blob_name(digest))
+            return True
+
+        done = self._all(remove, digests)
+        return {digest for digest, removed in zip(digests, done, strict=True) if removed}
+
+    def written_after(self, digests: Sequence[str], at: float) -> set[str]:
+        """Those of the blobs that are here and were written after that time."""
+
+        def is_young(digest: str) -> bool:
+            written = self._written_at(self._blob_name(digest), f"look for blob {digest[:16]}…")
+            return written is not None and written > at
+
+        young = self._all(is_young, digests)
+        return {digest for digest, yes in zip(digests, young, strict=True) if yes}
+
+    def touch_entry(self, key: str) -> None:
+        """See `Inventory`: the object is copied onto itself, unless it changes at that moment."""
+        name = self._entry_name(key)
+        with self._s3_errors(f"mark entry {key[:24]}… as used"):
+            try:
+                head = self._client.head_object(Bucket=self._bucket, Key=name)
+                self._client.copy_object(
+                    Bucket=self._bucket,
+                    Key=name,
+                    CopySource={"Bucket": self._bucket, "Key": name},
+                    CopySourceIfMatch=head["ETag"],
+                    MetadataDirective="REPLACE",
+                    ContentType="application/msgpack",
+                    Metadata={"used": str(int(time.time()))},
+                )
+            except ClientError as error:
+                if error_code(error) not in ABSENT | TAKEN:
+                    raise
+
     def describe(self) -> dict[str, Value]:
         """See `Store`. Counts at most 10,000 objects; `more` says that there are more."""
         counts = {"blobs": 0, "entries": 0}
@@ -190,6 +264,34 @@ class S3Store:
                         break
         return {"kind": "s3", "where": self.where, "bytes": total, "more": more, **counts}
 
+    def _list(self, part: str) -> Iterator[tuple[str, int, float]]:
+        """(name below the part, bytes, time written) of every object of a part."""
+        prefix = f"{self._base}/{part}/"
+        pages = iter(
+            self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=prefix
+            )
+        )
+        while True:
+            with self._s3_errors("list the store"):
+                page = next(pages, None)
+            if page is None:
+                return
+            for item in page.get("Contents", ()):
+                written: float = item["LastModified"].timestamp()
+                yield item["Key"].removeprefix(prefix), item["Size"], written
+
+    def _written_at(self, name: str, action: str) -> float | None:
+        with self._s3_errors(action):
+            try:
+                answer = self._client.head_object(Bucket=self._bucket, Key=name)
+            except ClientError as error:
+                if error_code(error) in ABSENT:
+                    return None
+                raise
+        written: float = answer["LastModified"].timestamp()
+        return written
+
     def _blob_name(self, digest: str) -> str:
         digests.require(digest)
         return f"{self._base}/blobs/{digest[:2]}/{digest}.zst"
@@ -199,14 +301,8 @@ class S3Store:
         return f"{self._base}/entries/{key}"
 
     def _has_blob(self, digest: str) -> bool:
-        with self._s3_errors(f"look for blob {digest[:16]}…"):
-            try:
-                self._client.head_object(Bucket=self._bucket, Key=self._blob_name(digest))
-            except ClientError as error:
-                if error_code(error) in ABSENT:
-                    return False
-                raise
-        return True
+        name = self._blob_name(digest)
+        return self._written_at(name, f"look for blob {digest[:16]}…") is not None
 
     def _read_blob(self, digest: str) -> bytes | None:
         name = self._blob_name(digest)

@@ -32,19 +32,25 @@ from cache.errors import (
     TooLarge,
     Untrusted,
 )
+from cache.gc import Collectable, Policy
+from cache.inventory import Inventory
 from cache.lru import ByteLRU
 from cache.metrics import ServiceMetrics
-from cache.open_store import open_store
+from cache.open_store import collected_part, open_store
 from cache.reader import Reader
+from cache.schedule import Collections
 from cache.service_state import Caller, ServiceState, Space
 from cache.signing import read_trusted
 from cache.store import Store
+from cache.tiered import TieredStore
 
 log = logging.getLogger("fusec.cache")
 
 Handler = Callable[[ServiceState, Caller, Request, str], Awaitable[Response]]
+DISK_EVERY_S = 600.0
+"""How often the copies on this disk are looked at where no collections are scheduled."""
 _HEX = "[0-9a-f]{64}"
-_KEY = f"(?:front|graph|kernel|tuning)/{_HEX}"
+_KEY = f"(?:{'|'.join(sorted(keys.KINDS))})/{_HEX}"
 
 
 @dataclass(frozen=True)
@@ -111,13 +117,18 @@ def create_app(
             prefix=f"{namespace}:",
             entry_ttl_s=config.entry_ttl_s,
         )
-        return Space(namespace, chosen, reader, metrics, trusted)
+        return Space(namespace, chosen, reader, metrics, trusted, touches=config.policy().needs_use)
 
     state = ServiceState(config, open_space(""), open_space, metrics)
+    collections: list[Collections] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
+            if config.gc_every_s or config.disk:
+                collections.append(_collections(config, state))
             await _startup(receive, send)
+            for running in collections:
+                await running.stop()
             await state.close()
             executor.shutdown(wait=True)
             # Last: the server ends its event loop as soon as it hears this.
@@ -128,6 +139,24 @@ def create_app(
             await response.send(send)
 
     return app
+
+
+def _collections(config: ServiceConfig, state: ServiceState) -> Collections:
+    """The schedule over the namespaces that are open at the time; started."""
+
+    def stores() -> list[tuple[Collectable, Policy]]:
+        made: list[tuple[Collectable, Policy]] = []
+        for space in state.spaces():
+            part = collected_part(space.store)
+            if part is not None and config.gc_every_s:
+                made.append((part, config.policy()))
+            if isinstance(space.store, TieredStore) and isinstance(space.store.near, Inventory):
+                made.append((space.store.near, Policy(max_bytes=config.disk_bytes)))
+        return made
+
+    running = Collections(config.gc_every_s or DISK_EVERY_S, stores)
+    running.start()
+    return running
 
 
 async def _answer(state: ServiceState, request: Request) -> Response:

@@ -15,7 +15,9 @@ from cache import revocation
 from cache.artifacts import open_entry
 from cache.config import ServiceConfig
 from cache.errors import CacheError, ProtocolError, Revoked
+from cache.fence import Fence
 from cache.metrics import ServiceMetrics
+from cache.open_store import collected_part
 from cache.protocol import Value
 from cache.reader import Reader
 from cache.revocation import Revocations
@@ -31,6 +33,9 @@ DESCRIBE_SECONDS = 10.0
 REVOKED_SECONDS = 10.0
 """For how long a list of revocations is believed; another replica may have changed it."""
 MAX_NAMESPACES = 256
+TOUCH_SECONDS = 86_400.0
+"""A service writes down that an entry is in use at most this often."""
+MAX_TOUCHED = 1 << 20
 
 
 class Space:
@@ -43,12 +48,19 @@ class Space:
         reader: Reader,
         metrics: ServiceMetrics,
         trusted: tuple[PublicKey, ...] | None,
+        *,
+        touches: bool = False,
     ) -> None:
         self.namespace = namespace
         self.store = store
         self.reader = reader
+        self._collected = collected_part(store)
+        self.fence = Fence(store, self._collected, reader.call)
         self._metrics = metrics
         self._trusted = trusted
+        self._touches = touches and self._collected is not None
+        self._touched: dict[str, float] = {}
+        self._touching: set[asyncio.Future[None]] = set()
         self._revoked = revocation.NONE
         self._revoked_at = float("-inf")
         self._refresh: asyncio.Task[None] | None = None
@@ -62,6 +74,8 @@ class Space:
         if revoked and _is_revoked(revoked, key, data):
             self._metrics.misses.labels(keys.kind_of(key), "revoked").inc()
             return None
+        if self._touches:
+            self._used(key)
         return data
 
     async def writers_trust(self) -> Trust:
@@ -83,6 +97,27 @@ class Space:
     def set_revoked(self, revoked: Revocations) -> None:
         """The list was changed through this service."""
         self._revoked, self._revoked_at = revoked, time.monotonic()
+
+    def _used(self, key: str) -> None:
+        """Write down that an entry is in use, a day after the last time, beside the caller."""
+        now = time.monotonic()
+        if now - self._touched.get(key, float("-inf")) < TOUCH_SECONDS:
+            return
+        if len(self._touched) >= MAX_TOUCHED:
+            self._touched.clear()
+        self._touched[key] = now
+        task = asyncio.ensure_future(self._touch(key))
+        self._touching.add(task)
+        task.add_done_callback(self._touching.discard)
+
+    async def _touch(self, key: str) -> None:
+        assert self._collected is not None
+        try:
+            await self.reader.call(self._collected.touch_entry, key)
+        except CacheError as error:
+            # It may go too early then, and be compiled again.
+            self._metrics.errors.labels("touch").inc()
+            log.warning("an entry's use is not written down: %s", error, extra={"action": "touch"})
 
     async def _read_revoked(self) -> None:
         started = time.monotonic()
@@ -144,6 +179,10 @@ class ServiceState:
                     self._open_space, namespace
                 )
             return self._spaces[namespace]
+
+    def spaces(self) -> list[Space]:
+        """The namespaces that are open."""
+        return list(self._spaces.values())
 
     @property
     def memory_used(self) -> int:

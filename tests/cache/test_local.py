@@ -31,7 +31,8 @@ def store(tmp_path):
 
 
 def files(store, part=""):
-    return sorted(path for path in (store.root / "v1" / part).rglob("*") if path.is_file())
+    found = (store.root / "v1" / part).rglob("*")
+    return sorted(path for path in found if path.is_file() and path.name != "lock")
 
 
 @contextmanager
