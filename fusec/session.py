@@ -115,7 +115,7 @@ class Session:
         Raises PolicyError under the policy `require`, and nothing else of ours.
         """
         try:
-            return seams.disable(self._compiled(gm, inputs))
+            return seams.disable(self.compiled(gm, inputs))
         except PolicyError:
             raise  # the user chose to fail rather than to compile here
         except FusecError as error:
@@ -123,7 +123,8 @@ class Session:
             self.recorder.count("fallbacks_to_eager")
             return seams.disable(gm.forward)
 
-    def _compiled(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def compiled(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """A callable for Dynamo's graph. Raises FusecError where `backend` runs it eager."""
         target = self.target_of(_ordinal(inputs))
         front = self._front(gm, inputs, target)
         if isinstance(front, Fingerprint):

@@ -53,3 +53,10 @@ class Golden:
 def golden(request: pytest.FixtureRequest) -> Golden:
     """Compare a text with a file under tests/golden; `--update-golden` writes it."""
     return Golden(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where what stands in for a GPU is kept: built once for all tests and their processes."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if base.name.startswith("popen-") else base

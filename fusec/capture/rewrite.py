@@ -31,7 +31,7 @@ def rewrite(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """The graph with our functions in it: a copy, or `gm` itself where there is nothing to do."""
     if not any(n.op == "call_function" and n.target in _ATTENTION for n in gm.graph.nodes):
         return gm
-    copy = seams.copy_graph(gm)
+    copy = copied(gm)
     site = 0
     for n in copy.graph.nodes:
         if n.op != "call_function" or n.target not in _ATTENTION:
@@ -42,6 +42,17 @@ def rewrite(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
             site += 1
     copy.recompile()
     return copy
+
+
+def copied(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A graph module with a graph of its own over the same attributes."""
+    graph = torch.fx.Graph()
+    outputs = graph.graph_copy(gm.graph, {})
+    last = graph.output(outputs)
+    last.meta.update(next(n for n in gm.graph.nodes if n.op == "output").meta)
+    made = torch.fx.GraphModule(gm, graph)
+    made.meta.update(gm.meta)
+    return made
 
 
 def _ours(given: Mapping[str, Any]) -> bool:

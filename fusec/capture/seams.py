@@ -51,6 +51,11 @@ def fake_mode() -> AbstractContextManager[Any]:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
+def is_fake(tensor: torch.Tensor) -> bool:
+    """True for a tensor or parameter without memory."""
+    return isinstance(tensor, FakeTensor)
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """True for a tensor or parameter without a subclass of somebody's own (fake ones count)."""
     return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
@@ -82,17 +87,6 @@ def compiled_autograd_active() -> bool:
         or getattr(compiled_autograd, "in_compiled_autograd_region", False)
         or getattr(compiled_autograd, "compiled_autograd_enabled", False)
     )
-
-
-def copy_graph(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """A graph module with a graph of its own over the same attributes."""
-    graph = torch.fx.Graph()
-    outputs = graph.graph_copy(gm.graph, {})
-    last = graph.output(outputs)
-    last.meta.update(next(n for n in gm.graph.nodes if n.op == "output").meta)
-    made = torch.fx.GraphModule(gm, graph)
-    made.meta.update(gm.meta)
-    return made
 
 
 # -- Symbolic shapes --------------------------------------------------------------------------
@@ -201,8 +195,8 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 
 def has_names(tensor: torch.Tensor) -> bool:
-    """True for a tensor with named dims; torch 2.13 dropped them."""
-    return any(name is not None for name in getattr(tensor, "names", ()))
+    """True for a tensor with named dims; torch 2.13 dropped them, and fake ones have none."""
+    return not is_fake(tensor) and any(name is not None for name in getattr(tensor, "names", ()))
 
 
 def fills_uninitialized_memory() -> bool:
@@ -247,8 +241,13 @@ def functions_of_dynamo() -> tuple[tuple[str, Callable_], ...]:
 
 
 def python_modes() -> int:
-    """How many modes of torch's Python dispatch are active: their code is in no key."""
-    return int(torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack())
+    """How many modes of torch's Python dispatch are active: their code is in no key.
+
+    Fake tensors are none of them: they change no graph, and prewarming traces under them.
+    """
+    modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    real = [mode for mode in modes if not isinstance(mode, FakeTensorMode)]
+    return int(torch._C._len_torch_function_stack()) + len(real)
 
 
 # Settings of functorch that change the graphs AOTAutograd makes.

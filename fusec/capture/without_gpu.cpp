@@ -7,6 +7,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <cstring>
+#include <vector>
 
 namespace {
 
@@ -37,19 +38,49 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 struct Hooks final : at::CUDAHooksInterface {
   bool isBuilt() const override { return true; }
   bool hasPrimaryContext(DeviceIndex) const override { return false; }
+  virtual void end() const {}  // follows the last method of the interface
 };
 
-const c10::impl::DeviceGuardImplInterface* guard_before = nullptr;
-void* hooks_before = nullptr;
+// The place of a method in the table of virtual functions (Itanium C++ ABI 2.3: a pointer to a
+// virtual method is its offset in the table, plus one where functions may lie at odd addresses).
+template <class Method>
+size_t slot(Method method) {
+  struct {
+    size_t pointer;
+    ptrdiff_t adjustment;
+  } parts;
+  static_assert(sizeof parts == sizeof method);
+  std::memcpy(&parts, &method, sizeof parts);
+#if !defined(__aarch64__)
+  parts.pointer -= 1;
+#endif
+  return parts.pointer / sizeof(void*);
+}
 
-// torch makes its hooks object once and hands out references to it, so its methods are exchanged:
-// the pointer to the table of virtual functions is its first word (Itanium and MSVC ABI alike).
-void* exchange_methods(void* methods) {
+void** methods_of(const at::CUDAHooksInterface& object) {
+  void** methods;
+  std::memcpy(&methods, &object, sizeof methods);
+  return methods;
+}
+
+const c10::impl::DeviceGuardImplInterface* guard_before = nullptr;
+void** methods_before = nullptr;
+
+// torch makes its hooks once and hands out references to them, so it is their table that is
+// exchanged: for a copy in which the methods of `Hooks` stand.
+void exchange_methods(void** methods) {
   auto* object = const_cast<at::CUDAHooksInterface*>(&at::detail::getCUDAHooks());
-  void* before;
-  std::memcpy(&before, static_cast<void*>(object), sizeof before);
   std::memcpy(static_cast<void*>(object), &methods, sizeof methods);
-  return before;
+}
+
+void** patched(void** methods) {
+  static Hooks hooks;
+  static std::vector<void*> table;
+  constexpr size_t before = 2;  // offset to top and type information
+  table.assign(methods - before, methods + slot(&Hooks::end));
+  for (size_t place : {slot(&Hooks::isBuilt), slot(&Hooks::hasPrimaryContext)})
+    table[before + place] = methods_of(hooks)[place];
+  return table.data() + before;
 }
 
 }  // namespace
@@ -57,16 +88,14 @@ void* exchange_methods(void* methods) {
 // 1 when torch believes that CUDA is built in.
 extern "C" int fusec_pretend_gpu() {
   static Guard guard;
-  static Hooks hooks;
-  auto& slot = c10::impl::device_guard_impl_registry[static_cast<size_t>(DeviceType::CUDA)];
-  guard_before = slot.exchange(&guard);
-  void* methods;
-  std::memcpy(&methods, static_cast<void*>(&hooks), sizeof methods);
-  hooks_before = exchange_methods(methods);
+  auto& devices = c10::impl::device_guard_impl_registry;
+  guard_before = devices[static_cast<size_t>(DeviceType::CUDA)].exchange(&guard);
+  methods_before = methods_of(at::detail::getCUDAHooks());
+  exchange_methods(patched(methods_before));
   return at::detail::getCUDAHooks().isBuilt() ? 1 : 0;
 }
 
 extern "C" void fusec_stop_pretending() {
-  exchange_methods(hooks_before);
+  exchange_methods(methods_before);
   c10::impl::device_guard_impl_registry[static_cast<size_t>(DeviceType::CUDA)].store(guard_before);
 }

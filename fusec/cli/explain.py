@@ -1,15 +1,14 @@
 """`fusec explain`: which kernels a function becomes, what they save, and what was not fused."""
 
 import argparse
-import importlib
 import json
 import sys
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from fusec.cli import subject
 from fusec.cli.demo import MODELS
-from fusec.errors import OptionsError
 from fusec.options import Options
 
 if TYPE_CHECKING:
@@ -88,32 +87,4 @@ def _subject(
 
         example = build(arguments.demo, layers=arguments.layers)
         return example.model, example.inputs, {}
-    made = _imported(arguments.function)()
-    if not isinstance(made, tuple) or len(made) != 2 or not callable(made[0]):
-        raise OptionsError(
-            f"{arguments.function}() returns {type(made).__name__}, not a callable and its inputs",
-            hint="return (model, (x, y))",
-        )
-    function, inputs = made
-    if isinstance(inputs, dict):
-        return function, (), inputs
-    return function, tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {}
-
-
-def _imported(name: str) -> "Callable[[], object]":
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise OptionsError(f"{name!r} is not MODULE:FUNCTION", hint="mypackage.mymodule:example")
-    if "" not in sys.path:  # as `python -m` does; the console script leaves the folder out
-        sys.path.insert(0, "")
-    try:
-        found: object = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise OptionsError(
-            f"no module {error.name!r}", hint="run where it can be imported from"
-        ) from error
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        raise OptionsError(f"{module} has no function {attribute!r}")
-    return found
+    return subject.example(subject.imported(arguments.function)(), arguments.function)

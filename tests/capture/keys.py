@@ -46,6 +46,7 @@ class Keys:
         self.toolchain = toolchain_digest or toolchain()
         self.fronts: list[Fingerprint | Ineligible] = []
         self.graphs: list[Fingerprint] = []
+        self.traced: list[Graph] = []  # beside `graphs`
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         self.fronts.append(front_key(gm, inputs, self.target, self.options, self.toolchain))
@@ -54,6 +55,7 @@ class Keys:
 
         def compile_graph(graph: Graph, role: str) -> Done:
             data = graph_to_bytes(graph)
+            self.traced.append(graph)
             self.graphs.append(graph_fingerprint(data, self.target, self.options, self.toolchain))
             return Done(graph)
 
