@@ -27,10 +27,13 @@ _MAX_RECORD: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Record:
-    """variant: the winner; samples: milliseconds of a launch, by variant that was timed; margin: by
-    what part of the winner's time the next one is slower; left_out: why others were not timed."""
+    """variant: the winner in its last race; warps, stages: the winner's; samples: milliseconds of a
+    launch, by variant that was timed; margin: by what part of the winner's time the next one is
+    slower; left_out: why others were not timed."""
 
     variant: int
+    warps: int
+    stages: int
     samples: Mapping[int, Sequence[float]]
     margin: float
     left_out: Mapping[int, str]
@@ -39,6 +42,8 @@ class Record:
         body = {
             "v": _VERSION,
             "variant": self.variant,
+            "warps": self.warps,
+            "stages": self.stages,
             "samples": sorted((n, list(times)) for n, times in self.samples.items()),
             "margin": self.margin,
             "left_out": sorted(self.left_out.items()),
@@ -56,7 +61,14 @@ class Record:
                 raise WireError("a record of another version of fusec")
             samples = {int(n): tuple(float(t) for t in times) for n, times in body["samples"]}
             left_out = {int(n): str(text) for n, text in body["left_out"]}
-            made = cls(int(body["variant"]), samples, float(body["margin"]), left_out)
+            made = cls(
+                variant=int(body["variant"]),
+                warps=int(body["warps"]),
+                stages=int(body["stages"]),
+                samples=samples,
+                margin=float(body["margin"]),
+                left_out=left_out,
+            )
         except (ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
             raise WireError(f"a record does not decode: {error}") from error
         if not 0 <= made.variant < MAX_VARIANTS:
@@ -64,25 +76,31 @@ class Record:
         return made
 
 
-_FIELDS: Final = ("v", "variant", "samples", "margin", "left_out")
+_FIELDS: Final = ("v", "variant", "warps", "stages", "samples", "margin", "left_out")
 
 
-def record_key(source: GpuSource, device: str, compiler: str) -> str:
-    """The store's key of a kernel's record. device: its model; compiler: as in kernel keys."""
-    return fingerprint({"kernel": source.digest, "device": device, "compiler": compiler}).key(_KIND)
+def record_key(source: GpuSource, device: str, compiler: str, descended: bool) -> str:
+    """The store's key of a kernel's record. device: its model; compiler: as in kernel keys;
+    descended: whether the winners' neighbours were tried too."""
+    entries = {
+        "kernel": source.digest,
+        "device": device,
+        "compiler": compiler,
+        "descended": descended,
+    }
+    return fingerprint(entries).key(_KIND)
 
 
-def find(store: Store, key: str, source: GpuSource) -> tuple[Record, GpuBinary] | None:
+def find(store: Store, key: str) -> tuple[Record, GpuBinary] | None:
     """The record under a key and the winner's binary; None where there is none that is of use."""
     try:
         found = lookup(store, key)
         if found is None:
             return None
         record = Record.from_bytes(found.blobs["record"])
-        binary = GpuBinary.from_bytes(found.blobs["binary"])
+        return record, GpuBinary.from_bytes(found.blobs["binary"])
     except (CacheError, WireError, KeyError):
         return None
-    return (record, binary) if record.variant < len(source.variants) else None
 
 
 def keep(store: Store, key: str, record: Record, binary: GpuBinary) -> bool:

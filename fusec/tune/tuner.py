@@ -8,16 +8,18 @@ worth timing is left out before (`prune`), the others race (`timing`), and what 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cache.store import Store
 from fusec.codegen.gpu_binary import GpuBinary
+from fusec.codegen.gpu_source import Variant
 from fusec.codegen.triton_toolchain import compile_variants, compiler_version
 from fusec.errors import ChildLost, CompileError
 from fusec.trace import Recorder
 from fusec.tune.device import Device
+from fusec.tune.neighbours import neighbours
 from fusec.tune.problem import Problem
 from fusec.tune.prune import prune
 from fusec.tune.race import margin, winner
@@ -25,15 +27,16 @@ from fusec.tune.record import Record, find, keep, record_key
 from fusec.tune.timing import Timer
 
 _COMPILE_S: Final = 60.0
+_STEPS: Final = 4  # of a descent
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The choice for one problem. binary: of the variant, None where it was not compiled here;
-    record: what it is based on, None where nothing was measured, ``why`` then says why."""
+    """The choice for one problem. binary: compiled, None where nothing was: the first variant is to
+    be used then; record: what the choice is based on, None where nothing was measured, ``why`` then
+    says why."""
 
     problem: Problem
-    variant: int = 0
     binary: GpuBinary | None = None
     record: Record | None = None
     why: str = ""
@@ -46,109 +49,166 @@ def tune(
     recorder: Recorder,
     store: Store | None = None,
     ordinal: int = 0,
+    descend: bool = False,
 ) -> list[Tuned]:
     """The variant to use for each problem, in their order.
 
     budget_s: wall seconds for all of it; kernels whose turn does not come keep their first variant.
     store: where records are looked up and kept. ordinal: of the GPU, as this process counts them.
+    descend: go on from each winner to its neighbours, while one of them is faster.
     Never raises for a kernel or a GPU at fault: its problem is then not tuned.
     """
     with recorder.span("tune"):
-        if not any(len(p.source.variants) > 1 for p in problems):
-            return [Tuned(p, why="it has one variant") for p in problems]
-        deadline = time.monotonic() + budget_s
+        if not descend and not any(len(p.source.variants) > 1 for p in problems):
+            return [Tuned(p, why=_SINGLE) for p in problems]
         timer = Timer(ordinal)
         try:
-            device = timer.open()
-            compiler = compiler_version()
-        except (ChildLost, CompileError) as error:
-            timer.close()
-            return [Tuned(p, why=error.message) for p in problems]
-        try:
-            return _Run(problems, device, compiler, timer, deadline, store, recorder).result()
+            try:
+                device = timer.open()
+                compiler = compiler_version()
+            except (ChildLost, CompileError) as error:
+                return [Tuned(p, why=error.message) for p in problems]
+            deadline = time.monotonic() + budget_s
+            return _Run(device, compiler, timer, deadline, store, recorder).tune(problems, descend)
         finally:
             timer.close()
 
 
-@dataclass(slots=True)
+_SINGLE: Final = "it has one variant"
+_LATE: Final = "the time for tuning was up"
+
+
+@dataclass(frozen=True, slots=True)
+class _Raced:
+    """A race's outcome: the winner, and what else a record says."""
+
+    variant: Variant
+    binary: GpuBinary
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
 class _Run:
-    problems: Sequence[Problem]
     device: Device
     compiler: str
     timer: Timer
     deadline: float
     store: Store | None
     recorder: Recorder
-    found: dict[int, Tuned] = field(default_factory=dict)
 
-    def result(self) -> list[Tuned]:
-        open_: dict[int, _Open] = {}
-        for place, problem in enumerate(self.problems):
-            tuned = self._without_timing(problem)
-            if tuned is None:
-                open_[place] = _Open(problem)
+    def tune(self, problems: Sequence[Problem], descend: bool) -> list[Tuned]:
+        found: dict[int, Tuned] = {}
+        racing: dict[int, Problem] = {}
+        for place, problem in enumerate(problems):
+            known = self._without_timing(problem, descend)
+            if known is None:
+                racing[place] = problem
             else:
-                self.found[place] = tuned
-        jobs = [(place, n) for place, o in open_.items() for n in range(o.count)]
-        sources = [(self.problems[place].source, n) for place, n in jobs]
+                found[place] = known
+        raced: dict[int, _Raced] = {}
+        for place, outcome in self._races(racing):
+            if isinstance(outcome, str):
+                found[place] = Tuned(problems[place], why=outcome)
+            else:
+                raced[place] = outcome
+        if descend:
+            raced = self._descend(problems, raced)
+        for place, best in raced.items():
+            found[place] = self._kept(problems[place], best, descend)
+        return [found.get(place, Tuned(p, why=_LATE)) for place, p in enumerate(problems)]
+
+    def _without_timing(self, problem: Problem, descend: bool) -> Tuned | None:
+        if len(problem.source.variants) == 1 and not descend:
+            return Tuned(problem, why=_SINGLE)
+        if problem.source.isa != self.device.isa:
+            return Tuned(problem, why=f"it is for {problem.source.isa}, not {self.device.isa}")
+        if self.store is None:
+            return None
+        known = find(self.store, self._key(problem, descend))
+        if known is None:
+            return None
+        self.recorder.count("tuning_hits")
+        return Tuned(problem, known[1], known[0])
+
+    def _kept(self, problem: Problem, best: _Raced, descend: bool) -> Tuned:
+        self.recorder.count("kernels_tuned")
+        if self.store is not None and not keep(
+            self.store, self._key(problem, descend), best.record, best.binary
+        ):
+            self.recorder.count("store_full")
+        return Tuned(problem, best.binary, best.record)
+
+    def _key(self, problem: Problem, descend: bool) -> str:
+        return record_key(problem.source, self.device.name, self.compiler, descend)
+
+    def _descend(
+        self, problems: Sequence[Problem], raced: Mapping[int, _Raced]
+    ) -> dict[int, _Raced]:
+        """From each winner on to its neighbours, all kernels a step at a time."""
+        best = dict(raced)
+        tried = {place: set(problems[place].source.variants) for place in raced}
+        moving = list(raced)
+        for _ in range(_STEPS):
+            steps: dict[int, Problem] = {}
+            for place in moving:
+                near = neighbours(best[place].variant, tried[place])
+                tried[place].update(near)
+                if near:
+                    source = replace(problems[place].source, variants=(best[place].variant, *near))
+                    steps[place] = replace(problems[place], source=source)
+            moving = []
+            for place, outcome in self._races(steps):
+                if not isinstance(outcome, str) and outcome.variant != best[place].variant:
+                    best[place] = outcome
+                    moving.append(place)
+        return best
+
+    def _races(self, racing: Mapping[int, Problem]) -> Iterator[tuple[int, _Raced | str]]:
+        """Compile and race, each kernel as soon as all its variants are there; where there is no
+        winner, why. Ends when the time is up."""
+        gathered = {place: _Gathered(problem) for place, problem in racing.items()}
+        jobs = [(place, n) for place, g in gathered.items() for n in range(g.count)]
+        sources = [(racing[place].source, n) for place, n in jobs]
         for number, built in compile_variants(sources, _COMPILE_S):
             place, variant = jobs[number]
-            ready = open_[place]
+            ready = gathered[place]
             if isinstance(built, CompileError):
                 ready.left_out[variant] = built.message
             else:
                 ready.binaries[variant] = built
             if ready.complete:
-                self.found[place] = self._race(ready)
+                yield place, self._race(ready)
             if time.monotonic() > self.deadline:
-                break
-        late = "the time for tuning was up"
-        return [self.found.get(i, Tuned(p, why=late)) for i, p in enumerate(self.problems)]
+                return
 
-    def _without_timing(self, problem: Problem) -> Tuned | None:
-        if len(problem.source.variants) == 1:
-            return Tuned(problem, why="it has one variant")
-        if problem.source.isa != self.device.isa:
-            return Tuned(problem, why=f"it is for {problem.source.isa}, not {self.device.isa}")
-        if self.store is None:
-            return None
-        key = record_key(problem.source, self.device.name, self.compiler)
-        known = find(self.store, key, problem.source)
-        if known is None:
-            return None
-        self.recorder.count("tuning_hits")
-        return Tuned(problem, known[0].variant, known[1], known[0])
-
-    def _race(self, ready: _Open) -> Tuned:
+    def _race(self, ready: _Gathered) -> _Raced | str:
         problem = ready.problem
         grids = {n: problem.grid(n) for n in ready.binaries}
         left_out = {**ready.left_out, **prune(ready.binaries, grids, self.device)}
-        racing = {n: b for n, b in ready.binaries.items() if n not in left_out}
+        racing = {n: b for n, b in sorted(ready.binaries.items()) if n not in left_out}
+        if not racing:
+            return f"no variant can run: {'; '.join(left_out.values())}"
+        samples: dict[int, tuple[float, ...]] = {}
+        chosen = next(iter(racing))
+        gap = 0.0
         if len(racing) > 1:
             outcome = self.timer.race(problem, racing, self.deadline)
-            self.recorder.count("variants_timed", sum(map(bool, outcome.samples.values())))
             left_out.update(outcome.failed)
             if not outcome.decided:
-                return Tuned(problem, binary=ready.binaries.get(0), why="no variant could be timed")
-            chosen = winner(outcome.samples)
-            record = Record(
-                chosen, outcome.samples, margin(outcome.samples, chosen), dict(left_out)
-            )
-        elif racing:
-            (chosen,) = racing
-            record = Record(chosen, {}, 0.0, dict(left_out))
-        else:
-            return Tuned(problem, why=f"no variant can run: {'; '.join(left_out.values())}")
-        self.recorder.count("kernels_tuned")
-        if self.store is not None:
-            key = record_key(problem.source, self.device.name, self.compiler)
-            if not keep(self.store, key, record, racing[chosen]):
-                self.recorder.count("store_full")
-        return Tuned(problem, chosen, racing[chosen], record)
+                return "; ".join(outcome.failed.values()) or _LATE
+            samples = {n: tuple(times) for n, times in outcome.samples.items() if times}
+            self.recorder.count("variants_timed", len(samples))
+            chosen = winner(samples)
+            gap = margin(samples, chosen)
+        variant = problem.source.variants[chosen]
+        record = Record(
+            chosen, variant.warps, variant.stages, samples, gap, dict(sorted(left_out.items()))
+        )
+        return _Raced(variant, racing[chosen], record)
 
 
 @dataclass(slots=True)
-class _Open:
+class _Gathered:
     """A problem whose variants are being compiled."""
 
     problem: Problem

@@ -61,7 +61,6 @@ def test_without_a_gpu_the_first_variants_stand() -> None:
     problems = [problem(100, variant(), variant(warps=8)), problem(100, variant())]
     recorder = Recorder()
     tuned = tune(problems, budget_s=10.0, recorder=recorder)
-    assert [t.variant for t in tuned] == [0, 0]
     assert [t.binary for t in tuned] == [None, None]
     assert [t.problem for t in tuned] == problems
     assert all(t.why for t in tuned)

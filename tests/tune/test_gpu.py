@@ -129,8 +129,8 @@ def test_the_faster_variant_wins(timer: Timer) -> None:
     made = problem(COUNT, slow, variant(block=2048, warps=8), slow, isa=isa())
     recorder = Recorder()
     (tuned,) = tune([made], budget_s=60.0, recorder=recorder)
-    assert tuned.variant == 1
     assert tuned.record is not None
+    assert tuned.record.variant == 1
     assert tuned.record.margin > 0.05
     assert tuned.binary == compile_variant(made.source, 1, 60)
     assert recorder.counters["kernels_tuned"] == 1
@@ -165,7 +165,7 @@ def test_all_at_fault_is_not_tuned() -> None:
     good = problem(1 << 20, variant(), variant(block=512), isa=isa())
     first, second = tune([made, good], budget_s=100.0, recorder=Recorder())
     assert first.record is None
-    assert first.variant == 0
+    assert first.binary is None
     assert first.why
     assert second.record is not None
 
@@ -178,7 +178,7 @@ def test_a_kernel_that_does_not_fit_into_memory_is_not_tuned() -> None:
         recorder=Recorder(),
     )
     assert tuned.record is None
-    assert tuned.variant == 0
+    assert tuned.binary is None
 
 
 def test_the_second_run_times_nothing() -> None:
@@ -192,6 +192,20 @@ def test_the_second_run_times_nothing() -> None:
     assert counters["tuning_hits"] == 2
     assert "variants_timed" not in counters
     assert first.counters["variants_timed"] >= 2
+
+
+def test_a_descent_finds_what_is_not_among_the_variants() -> None:
+    """One warp a program of 8192 elements is far from the best: more warps are found."""
+    made = problem(COUNT, variant(block=8192, warps=1), isa=isa())
+    store = MemoryStore()
+    (tuned,) = tune([made], budget_s=60.0, recorder=Recorder(), store=store, descend=True)
+    assert tuned.record is not None
+    assert tuned.record.warps > 1
+    assert tuned.binary is not None
+    assert tuned.binary.threads == 32 * tuned.record.warps
+    again = Recorder()
+    assert tune([made], budget_s=60.0, recorder=again, store=store, descend=True) == [tuned]
+    assert "variants_timed" not in again.counters
 
 
 def test_the_budget_ends_it() -> None:
