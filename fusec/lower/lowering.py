@@ -23,6 +23,7 @@ from fusec.lower.gather import GATHER
 from fusec.lower.indexing import INDEXING
 from fusec.lower.numbers import symbolic_number
 from fusec.lower.pointwise import POINTWISE
+from fusec.lower.pooling import POOLING
 from fusec.lower.random import DRAWING, RANDOM
 from fusec.lower.reductions import REDUCTIONS
 from fusec.lower.rules import Rule
@@ -44,11 +45,11 @@ RULES: Final[dict[str, Rule]] = {
     **FOREACH,
     **SCANNING,
     **SCATTER,
+    **POOLING,
 }
 
-# Done better by a library than by loops of ours; not counted as missing. Scatters with
-# accumulation are here because ATen's are deterministic on a CPU; windows and sorts because loops
-# of ours would not be faster.
+# What a library does better than loops of ours, or better where no rule takes it (scatters of single
+# elements on a CPU, windows of unknown size): not counted as missing.
 LIBRARY: Final = frozenset(
     f"aten.{name}"
     for name in (

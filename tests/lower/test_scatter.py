@@ -37,7 +37,7 @@ _CASES: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
-@pytest.mark.parametrize("fusion", [True, False])
+@pytest.mark.parametrize("fusion", [True, pytest.param(False, marks=pytest.mark.extended)])
 def test_every_scatter_of_a_gpu_graph(dtype: torch.dtype, fusion: bool) -> None:
     g = torch.Generator().manual_seed(0)
     x, u = values((7, 4), dtype), values((7, 5), dtype, 1)
