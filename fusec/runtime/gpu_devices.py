@@ -33,9 +33,9 @@ class Gpus:
     def device(self, ordinal: int) -> torch.device:
         return torch.device("cuda", ordinal)
 
-    def ordinal(self, tensor: torch.Tensor) -> int:
-        """The GPU that a tensor is on; -1 for the CPU."""
-        return tensor.get_device()
+    # torch's own function, since it is called for each input of each call.
+    ordinal: Callable[[torch.Tensor], int] = staticmethod(torch.Tensor.get_device)
+    """The GPU that a tensor is on; -1 for the CPU."""
 
     def empty(
         self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype

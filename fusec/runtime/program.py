@@ -18,7 +18,7 @@ from fusec.ir.expr import Expr
 from fusec.ir.graph import Attr, Symbolic
 from fusec.ir.loop import BufferView, ExternArg
 from fusec.ir.program import Call, Launch, Program
-from fusec.runtime.bindings import bindings, fresh_before
+from fusec.runtime.bindings import bindings, done_after, fresh_before, runs_of
 from fusec.runtime.frame import Frame, Place, Sizes, Step, numbers, numbers_at, view_of
 from fusec.runtime.operators import TORCH_DTYPES, attribute, operator, returns_view
 
@@ -38,43 +38,36 @@ class ProgramRunner:
         self._symbols = bindings(program)
         self._dynamic = bool(program.symbols)
         self._fresh_before = fresh_before(program)
+        self._done_after = done_after(program)
         self._steps = self._make_steps()
         self._outputs = [self._make_output(o) for o in program.outputs]
 
     # -- preparation ------------------------------------------------------------------------
 
     def _make_steps(self) -> list[Step]:
-        """Runs of launches become one step each; a slot made after another was freed splits a run,
-        so that it can have its memory."""
+        """Runs of launches become one step each."""
         made: list[Step] = []
-        position = 0
-        numbered = enumerate(self.program.steps)
-        for is_launch, run in itertools.groupby(numbered, lambda item: isinstance(item[1], Launch)):
+        launches = 0
+        steps = self.program.steps
+        numbers = range(len(steps))
+        for is_launch, group in itertools.groupby(numbers, lambda i: isinstance(steps[i], Launch)):
+            together = list(group)
             if is_launch:
-                for steps in self._split(list(run)):
-                    made.append(self._launch_run(position, steps))
-                    position += len(steps)
+                launched = range(together[0], together[-1] + 1)
+                for run in runs_of(self.program, launched, self._fresh_before, self._done_after):
+                    made.append(self._launch_run(launches, run))
+                    launches += len(run)
             else:
-                for number, step in run:
+                for number in together:
+                    step = steps[number]
                     assert isinstance(step, Call)
                     made.append(self._call(number, step))
         return made
 
-    def _split(self, steps: list[tuple[int, Any]]) -> list[list[tuple[int, Any]]]:
-        runs: list[list[tuple[int, Any]]] = []
-        freed = True  # starts the first run
-        for number, step in steps:
-            if freed and (not runs or self._fresh_before[number]):
-                runs.append([])
-                freed = False
-            runs[-1].append((number, step))
-            freed = freed or bool(step.free)
-        return runs
-
-    def _launch_run(self, first: int, steps: list[tuple[int, Any]]) -> Step:
-        fresh = [slot for number, _ in steps for slot in self._fresh_before[number]]
-        free = [slot for _, step in steps for slot in step.free]
-        make = [self._place.fresh(slot) for slot in fresh]
+    def _launch_run(self, first: int, steps: range) -> Step:
+        """first: the number of the first among all launches."""
+        make = [self._place.fresh(slot) for n in steps for slot in self._fresh_before[n]]
+        free = [slot for n in steps for slot in self._done_after[n]]
         start = self._place.launches(first, first + len(steps))
 
         def launch(frame: Frame) -> None:
@@ -92,7 +85,7 @@ class ProgramRunner:
         args = [self._argument(a, views) for a in step.args]
         kwargs = {k: self._argument(v, views) for k, v in step.kwargs}
         make = [self._place.fresh(slot) for slot in self._fresh_before[number]]
-        free = step.free
+        free = self._done_after[number]
         if step.into:
             (into,) = (o for o in step.outputs if o is not None)
             out = view_of(self.program, self._whole(into))

@@ -16,6 +16,8 @@ _MASKS: Final = ("bool", "u8")
 
 def refusal(program: Program) -> str | None:
     """Why a program cannot be recorded; None when nothing speaks against it."""
+    if not program.steps:
+        return "there is nothing to record"
     for step in program.steps:
         if isinstance(step, Call):
             reason = _refuses(program, step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 
 import pytest
 import torch
@@ -348,5 +349,6 @@ def test_programs_that_wait_are_refused(target: str, args: tuple, reason: str | 
     call = Call(target, args, (), (3,), False, False, "fallback")
     program = Program((0, 1, 2), slots, (), (call,), (), (), (SymbolRange("s0", 0, None),), 0)
     found = refusal(program)
+    assert refusal(replace(program, steps=())) == "there is nothing to record"
     assert (found is None) == (reason is None)
     assert reason is None or reason in (found or "")

@@ -11,7 +11,10 @@ import torch
 from cache.artifacts import Found
 from fusec.capture.dtypes import to_attr
 from fusec.codegen.c_toolchain import compile_shared, detect_isa
+from fusec.codegen.gpu_binary import GpuBinary
+from fusec.codegen.runner import gpu_runner_source
 from fusec.errors import ArtifactError, LoadError
+from fusec.ir.expr import ONE
 from fusec.ir.graph import Attr
 from fusec.ir.program import Call
 from fusec.ir.program_wire import program_from_bytes, program_to_bytes
@@ -120,3 +123,21 @@ def test_many_libraries_are_open_at_once() -> None:
     assert len(set(addresses)) == 12
     for number, address in enumerate(addresses):
         assert ctypes.CFUNCTYPE(ctypes.c_long)(address)() == number
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for a machine without a GPU")
+def test_a_program_for_a_gpu_that_is_not_here() -> None:
+    program = program_from_bytes(artifact(_GRAPH).blobs["program"])
+    kernel = GpuBinary("k", b"image", (ONE,), 128, 0, 2).to_bytes()
+    runner = gpu_runner_source()
+    blobs = {
+        "program": program_to_bytes(replace(program, device="cuda")),
+        "runner": compile_shared(runner.source, detect_isa(), 60),
+        **{blob: kernel for blob, _ in program.kernels},
+    }
+    with pytest.raises(LoadError, match="no GPU") as caught:
+        load(replace(artifact(_GRAPH), blobs=blobs), recorder=Recorder())
+    assert "machine with a GPU" in str(caught.value)
+    blobs.update({blob: b"junk" for blob, _ in program.kernels})
+    with pytest.raises(ArtifactError):
+        load(replace(artifact(_GRAPH), blobs=blobs), recorder=Recorder())

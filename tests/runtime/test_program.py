@@ -237,3 +237,30 @@ return %1, %3
 
 def test_an_executable_is_a_boxed_callable() -> None:
     assert ProgramRunner._boxed_call is True
+
+
+def test_inputs_die_when_they_are_read_no_more() -> None:
+    """The first input is dead when the second call runs; what is returned lives on."""
+    run = executable("""\
+%0 = input "x": f32[256, 256]
+%1 = input "w": f32[256, 256]
+%2 = call aten.mm.default(%0, %1): f32[256, 256]
+%3 = call aten.mm.default(%2, %1): f32[256, 256]
+return %3, %1
+""")
+    alive: list[list[bool]] = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if "mm" in str(func):
+                alive.append([ref() is not None for ref in refs])
+            return func(*args, **(kwargs or {}))
+
+    inputs = [torch.randn(256, 256), torch.randn(256, 256)]
+    refs = [weakref.ref(t) for t in inputs]
+    wanted = inputs[0] @ inputs[1] @ inputs[1]
+    with Watch():
+        out, w = run(inputs)
+    torch.testing.assert_close(out, wanted, rtol=1e-3, atol=1e-3)
+    assert alive == [[True, True], [False, True]]
+    assert w is refs[1]()
