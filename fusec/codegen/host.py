@@ -18,8 +18,9 @@ from fusec.ir.verify_program import verify_host_program
 from fusec.schedule.axes import simplify_axes
 from fusec.schedule.group_key import group_key
 from fusec.schedule.groups import Group, Schedule
+from fusec.schedule.in_place import in_place_pairs
 from fusec.schedule.kernel_loop import build_kernel_loop, read_outside
-from fusec.schedule.memory import Use, home, plan_memory
+from fusec.schedule.memory import Use, plan_memory
 
 # Operators whose result can be written into planned memory.
 OUT_FORMS: Final = {
@@ -29,11 +30,13 @@ OUT_FORMS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """One group's code: the source, its buffers in the order of its pointers, its sizes."""
+    """One group's code: the source, its buffers in the order of its pointers, its sizes;
+    ``in_place``: see `in_place_pairs`."""
 
     kernel: KernelSource | GpuSource
     buffers: tuple[int, ...]
     sizes: tuple[Expr, ...]
+    in_place: tuple[tuple[int, int], ...] = ()
 
 
 Emit = Callable[[KernelLoop], Emitted]
@@ -70,8 +73,8 @@ def build_host_plan(
             uses.append(_group_use(program, group, made, needed[position]))
     memory = plan_memory(program, uses, alignment)
     numbering = {buffer: number for number, buffer in enumerate(memory.slots)}
-    for buffer in range(len(program.buffers)):
-        if (base := home(program, buffer)) != buffer and base in numbering:
+    for buffer, base in memory.homes.items():
+        if base in numbering:
             numbering[buffer] = numbering[base]
     slots = tuple(
         replace(s, number=numbering[s.number]) if s.kind == "alias" else s
@@ -137,12 +140,16 @@ class _EmitOnce:
         if found is None:
             loop = simplify_axes(build_kernel_loop(self.program, group, needed))
             verify_kernel(loop)
-            made = self.make(loop)
+            made = replace(self.make(loop), in_place=in_place_pairs(loop))
             self.made[key.shape] = (made, key.buffers)
             return made
         made, numbers = found
         here = dict(zip(numbers, key.buffers, strict=True))
-        return replace(made, buffers=tuple(here[b] for b in made.buffers))
+        return replace(
+            made,
+            buffers=tuple(here[b] for b in made.buffers),
+            in_place=tuple((here[a], here[b]) for a, b in made.in_place),
+        )
 
 
 def _external_use(step: External) -> Use:
@@ -157,7 +164,8 @@ def _group_use(program: LoopProgram, group: Group, made: Emitted, needed: frozen
         step = program.steps[number]
         if isinstance(step, Compute) and step.output in needed:
             makes.append(step.output)
-    return Use(tuple(makes), tuple(b for b in made.buffers if b not in makes))
+    reads = tuple(b for b in made.buffers if b not in makes)
+    return Use(tuple(makes), reads, in_place=made.in_place)
 
 
 def _call(step: External, numbering: dict[int, int], free: tuple[int, ...]) -> Call:

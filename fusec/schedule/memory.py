@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
+from fusec.ir.expr import Expr
 from fusec.ir.loop import Buffer, BufferView, LoopProgram
 from fusec.ir.program import Slot
 
@@ -20,18 +21,22 @@ from fusec.ir.program import Slot
 @dataclass(frozen=True, slots=True)
 class Use:
     """One step's buffers: ``makes`` before it runs, ``reads`` while it runs. ``calls``: its results
-    are tensors that the call itself allocates."""
+    are tensors that the call itself allocates. ``in_place``: (made, read) pairs of buffers of which
+    the first may take the memory of the second, if that is dead afterwards."""
 
     makes: tuple[int, ...]
     reads: tuple[int, ...]
     calls: bool = False
+    in_place: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """``slots`` by buffer number; ``free[i]``: buffers whose tensors die after step i."""
+    """``slots`` by buffer number; ``homes``: for buffers without one, the buffer in whose slot they
+    are; ``free[i]``: buffers whose tensors die after step i."""
 
     slots: dict[int, Slot]
+    homes: dict[int, int]
     free: tuple[tuple[int, ...], ...]
     arena_bytes: int
 
@@ -82,11 +87,14 @@ def plan_memory(program: LoopProgram, uses: Iterable[Use], alignment: int = 64) 
     """Slots for all buffers that the steps ``uses`` (in order) make or read. alignment: bytes, of
     every place in the arena.
 
-    What a scatter makes of a temp lies where the temp does and gets no slot (`home`).
+    A result that a step may put where something lies that it is the last to read (`Use.in_place`)
+    goes there and gets no slot, and so does what a scatter makes of a temp.
     """
     steps = list(uses)
-    returned = {home(program, o.buffer) for o in program.outputs if isinstance(o, BufferView)}
+    homes = _overwritten_temps(program)
+    returned = {homes.get(o.buffer, o.buffer) for o in program.outputs if isinstance(o, BufferView)}
     last = _last_use(program, steps)
+    _take_over(program, steps, homes, returned, last)
     slots: dict[int, Slot] = {}
     for position, taken in enumerate(program.inputs):
         if isinstance(taken, int):
@@ -97,7 +105,7 @@ def plan_memory(program: LoopProgram, uses: Iterable[Use], alignment: int = 64) 
         dying.setdefault(step, []).append(buffer)
     free: list[tuple[int, ...]] = []
     for number, use in enumerate(steps):
-        for buffer in (b for b in use.makes if home(program, b) == b):
+        for buffer in (b for b in use.makes if b not in homes):
             slots[buffer] = _place(program, buffer, use, arena, returned)
         dead = []
         for buffer in sorted(dying.get(number, ())):
@@ -109,14 +117,66 @@ def plan_memory(program: LoopProgram, uses: Iterable[Use], alignment: int = 64) 
             elif slot.kind in ("fresh", "result"):
                 dead.append(buffer)
         free.append(tuple(dead))
-    return MemoryPlan(slots, tuple(free), arena.end)
+    return MemoryPlan(slots, homes, tuple(free), arena.end)
 
 
-def home(program: LoopProgram, buffer: int) -> int:
-    """The buffer whose slot a buffer has: its own, or that of the temp which it overwrites."""
-    found = program.buffers[buffer]
-    in_temp = found.kind == "alias" and not lp.overwrites_input(program.buffers, buffer)
-    return found.base if in_temp else buffer
+def _overwritten_temps(program: LoopProgram) -> dict[int, int]:
+    """For each buffer that overwrites a temp, that temp."""
+    return {
+        number: found.base
+        for number, found in enumerate(program.buffers)
+        if found.kind == "alias" and not lp.overwrites_input(program.buffers, number)
+    }
+
+
+def _take_over(
+    program: LoopProgram,
+    steps: list[Use],
+    homes: dict[int, int],
+    returned: set[int],
+    last: dict[int, int],
+) -> None:
+    """Put results where dying buffers lie: adds to ``homes``, moves what is ``returned`` and what
+    the ``last`` use is to the buffers that lend their memory."""
+    by_calls = {b for use in steps if use.calls for b in use.makes}
+    made = {b for use in steps for b in use.makes}
+    for number, use in enumerate(steps):
+        for out, read in use.in_place:
+            old = homes.get(read, read)
+            if out in homes or program.buffers[out].kind != "temp" or old in returned:
+                continue
+            # Memory that the program allocates itself, that nobody needs after this step.
+            if old not in made or old in by_calls or last.get(old) != number:
+                continue
+            if not _alike(program.buffers[out], program.buffers[old]):
+                continue
+            homes[out] = old
+            last[old] = max(number, last.pop(out, number))
+            if out in returned:
+                returned.add(old)
+
+
+def _alike(a: Buffer, b: Buffer) -> bool:
+    """Whether buffers have one element type and one size, and no room between elements."""
+    if a.dtype != b.dtype or b.kind != "temp":
+        return False
+    return _dense(a) and _dense(b) and ex.product(a.shape) is ex.product(b.shape)
+
+
+def _dense(buffer: Buffer) -> bool:
+    """Whether the elements fill their memory; False where that is not known."""
+    expected: Expr = ex.ONE
+    known = [(s, n) for n, s in zip(buffer.shape, buffer.stride, strict=True) if n is not ex.ONE]
+    numbers = [ex.as_int(s) for s, _ in known]
+    if None not in numbers:
+        known.sort(key=lambda pair: ex.as_int(pair[0]) or 0)
+    else:
+        known.reverse()
+    for stride, extent in known:
+        if stride is not expected:
+            return False
+        expected = expected * extent
+    return True
 
 
 def _last_use(program: LoopProgram, steps: list[Use]) -> dict[int, int]:
