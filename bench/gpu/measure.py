@@ -81,19 +81,13 @@ class Step:
         return outputs
 
     def results(self) -> dict[str, Tensor]:
-        """Outputs and gradients of the inputs by name; what is written is restored."""
-        before = (
-            [t.detach().clone() for t in tensors(self.case.inputs)] if self.case.mutates else []
-        )
+        """Outputs and gradients of the inputs by name."""
         outputs = self()
         found = {f"output {i}": t.detach().clone() for i, t in enumerate(outputs)}
         if self.case.train:
             for i, leaf in enumerate(self.leaves):
                 if leaf.grad is not None:
                     found[f"gradient {i}"] = leaf.grad.detach().clone()
-        if before:
-            for t, old in zip(tensors(self.case.inputs), before, strict=True):
-                t.detach().copy_(old)
         return found
 
 
@@ -141,8 +135,10 @@ def measure(case: Case, sides: list[str], *, seconds: float, check: bool) -> dic
     peak: dict[str, float] = {}
     failed: dict[str, str] = {}
     results: dict[str, Mapping[str, Tensor]] = {}
+    pristine = [t.detach().clone() for t in tensors(case.inputs)] if case.mutates else []
     for side in sides:
         torch._dynamo.reset()
+        _restore(case, pristine)
         step = Step(case, compiled(case.function, side))
         try:
             torch.cuda.synchronize()
@@ -163,6 +159,7 @@ def measure(case: Case, sides: list[str], *, seconds: float, check: bool) -> dic
             steps[side] = step
         except Exception as error:  # noqa: BLE001 - a peer that fails must not end the suite
             failed[side] = f"{type(error).__name__}: {error}"[:300]
+    _restore(case, pristine)
     verdicts = _verdicts(case, results) if results else {}
     results.clear()
     samples = _samples(steps, flush, seconds)
@@ -174,6 +171,12 @@ def measure(case: Case, sides: list[str], *, seconds: float, check: bool) -> dic
             statistics.median(values), low, high, peak[side], first[side], error, allowed, tensor
         )
     return found
+
+
+def _restore(case: Case, pristine: list[Tensor]) -> None:
+    """What a side has written on its inputs is undone, so that all start from the same."""
+    for t, old in zip(tensors(case.inputs), pristine, strict=False):
+        t.detach().copy_(old)
 
 
 def _verdicts(
