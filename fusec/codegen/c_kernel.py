@@ -195,6 +195,9 @@ class _Rows:
             )  # fmt: skip
             self._reuse_row(inner, statements)
             for s in statements:
+                if s.fold is None and self.loop.buffers[s.buffer].alias_of >= 0:
+                    inner.value(lp.cast(s.value, self.loop.buffers[s.buffer].dtype))
+            for s in statements:
                 if s.scatter is not None:
                     inner.scatter(s)
                 elif s.fold is None:

@@ -169,6 +169,9 @@ class _Kernel:
         scope.store(s.buffer, s.index, s.value, frozenset(d.name for d in dims))
 
     def _at_once(self, scope: Scope, statements: list[Statement]) -> None:
+        for s in statements:  # old values of inputs, before any of them is overwritten
+            if s.fold is None and self.loop.buffers[s.buffer].alias_of >= 0:
+                scope.value(s.value)
         for s in statements:
             if s.fold is None:
                 self._store(scope, s)

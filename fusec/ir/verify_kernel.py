@@ -140,8 +140,10 @@ def _verify_scope(e: Expr, scope: set[Sym], where: str) -> None:
 
 
 def _verify_memory(loop: KernelLoop, stored: set[int]) -> None:
-    """What the kernel stores it never loads, but for an input overwritten point by point."""
+    """What the kernel stores it never loads, but for an input overwritten point by point: by what
+    stores there, and where nothing is folded by others at the same point."""
     overwritten = {loop.buffers[b].alias_of: b for b in stored if loop.buffers[b].alias_of >= 0}
+    stores = {s.buffer: s for s in loop.statements if s.fold is None}
     for s in loop.statements:
         for load in lp.loads(s.value):
             if load.buffer in stored:
@@ -150,6 +152,9 @@ def _verify_memory(loop: KernelLoop, stored: set[int]) -> None:
             if target is None:
                 continue
             stride = loop.buffers[load.buffer].stride
-            same = s.buffer == target and s.fold is None
-            if not same or linear(load.index, stride) is not linear(s.index, stride):
+            own = s.buffer == target and s.fold is None
+            place = linear(stores[target].index, stride)
+            plain = load.guard is None and not load.indirect
+            same = own or (not loop.folded and plain)
+            if not same or linear(load.index, stride) is not place:
                 raise VerifyError(f"b{load.buffer} is overwritten while others load it")

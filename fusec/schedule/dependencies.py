@@ -11,11 +11,12 @@ from fusec.ir.loop import Compute, LoopProgram, external_reads
 @dataclass(frozen=True, slots=True)
 class Dependencies:
     """``before[i]``: steps that must be finished before step i; ``writer``: buffer → step;
-    ``reads[i]``: buffers that step i reads."""
+    ``reads[i]``: buffers that step i reads; ``readers``: buffer → steps that read it."""
 
     before: tuple[frozenset[int], ...]
     writer: dict[int, int]
     reads: tuple[frozenset[int], ...]
+    readers: dict[int, list[int]]
 
 
 def find_dependencies(program: LoopProgram) -> Dependencies:
@@ -57,7 +58,11 @@ def find_dependencies(program: LoopProgram) -> Dependencies:
         first.discard(number)
         before.append(frozenset(first))
         reads.append(read)
-    return Dependencies(tuple(before), writer, tuple(reads))
+    by_buffer: dict[int, list[int]] = {}
+    for number, read in enumerate(reads):
+        for b in read:
+            by_buffer.setdefault(b, []).append(number)
+    return Dependencies(tuple(before), writer, tuple(reads), by_buffer)
 
 
 def _memory(program: LoopProgram, buffer: int) -> int:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.expr import Expr
+from fusec.ir.kernel import linear
 from fusec.ir.loop import Compute, LoopProgram, Step
 from fusec.schedule.cost import Machine, StepFacts, kernel_time, points
 from fusec.schedule.dependencies import Dependencies
@@ -374,7 +375,7 @@ class Partition:
             return "needs running results and finished ones at once", None
         if not self._same_points(group, number, step, *fit):
             return "reads what the kernel makes at other points of the loops", None
-        if self._overwrites(group, step):
+        if self._overwrites(group, step, fit[0]):
             return "overwrites an input that the kernel reads", None
         reason = self._carries(group, step, fit[0]) if fit[0].mixed else ""
         return reason, None if reason else fit
@@ -429,14 +430,38 @@ class Partition:
                     return False
         return True
 
-    def _overwrites(self, group: Placed, step: Compute) -> bool:
-        """A kernel that overwrites an input holds no other reader or writer of it."""
-        own = self.program.buffers[step.output]
-        if own.kind == "alias" and own.base in group.reads:
-            return True
-        written = (self.program.buffers[b] for b in group.writes)
-        bases = {found.base for found in written if found.kind == "alias"}
-        return bool(bases & {load.buffer for load in lp.loads(step.value)})
+    def _overwrites(self, group: Placed, step: Compute, space: Space) -> bool:
+        """Whether an input would be overwritten while others in the kernel need its old values:
+        all but those that read it before, at the very point where it is overwritten."""
+        steps = [
+            found for m in group.members if isinstance(found := self.program.steps[m], Compute)
+        ]
+        bases: set[int] = set()
+        for writer in (*steps, step):
+            own = self.program.buffers[writer.output]
+            if own.kind != "alias":
+                continue
+            if own.base in bases:
+                return True
+            bases.add(own.base)
+            if writer is not step and any(n.buffer == own.base for n in lp.loads(step.value)):
+                return True
+            others = [s for s in steps if s is not writer]
+            readers = [s for s in others if any(n.buffer == own.base for n in lp.loads(s.value))]
+            if not readers:
+                continue
+            if space.reduces:
+                return True
+            places = place(writer, space, outer=False)
+            target = ex.substitute(linear(writer.axes, own.stride), places)
+            for reader in readers:
+                places = place(reader, space, outer=False)
+                for load in lp.loads(reader.value):
+                    if load.buffer == own.base:
+                        at = ex.substitute(linear(load.index, own.stride), places)
+                        if at is not target or load.guard is not None or load.indirect:
+                            return True
+        return False
 
 
 def _append(own: _Log | None, base: _Log | None, log: _Log | None) -> _Log | None:

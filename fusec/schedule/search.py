@@ -19,6 +19,7 @@ from fusec.schedule.cost import CPU, Machine, StepFacts, step_facts
 from fusec.schedule.dependencies import Dependencies, find_dependencies
 from fusec.schedule.group_key import steps_key
 from fusec.schedule.groups import Group, Schedule, Verdict
+from fusec.schedule.horizontal import join_alike
 from fusec.schedule.partition import Partition, Placed
 from fusec.schedule.recompute import recompute
 from fusec.schedule.regions import find_regions
@@ -73,8 +74,13 @@ def schedule(
             if v.step in numbers and v.other in numbers
         ]
         dependencies = find_dependencies(program)
-    groups = [_with_space(program, g) for g in groups if g.members]
-    return Schedule(program, _ordered(groups, dependencies), tuple(verdicts))
+    order = _ordered([_with_space(program, g) for g in groups if g.members], dependencies)
+    if fusion:
+        stored = _always_stored(program)
+        groups, why = join_alike(program, order, dependencies, stored, machine)
+        order = _ordered(groups, dependencies)
+        verdicts += why
+    return Schedule(program, order, tuple(verdicts))
 
 
 def _always_stored(program: LoopProgram) -> frozenset[int]:
