@@ -66,6 +66,12 @@ class Options:
         2.0, key=False, help="total delay a dead or slow remote may cost the process, in seconds"
     )
     front_key: bool = _option(True, key=False, help="look up by Dynamo's graph, before AOTAutograd")
+    tune_s: float = _option(
+        20.0,
+        key=False,
+        help="longest time for choosing variants of a graph's GPU kernels by measurement, in"
+        " seconds; 0: the cost model's choice stands",
+    )
     progress: bool = _option(True, key=False, help="show a progress bar in a terminal")
 
     def __post_init__(self) -> None:

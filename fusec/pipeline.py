@@ -30,7 +30,7 @@ from fusec.codegen.targets import Source, code_generator, source_from_bytes, sou
 from fusec.errors import CompilerError, WireError
 from fusec.inspect.report import report
 from fusec.ir.graph import Graph
-from fusec.ir.program_wire import program_to_bytes
+from fusec.ir.program_wire import program_from_bytes, program_to_bytes
 from fusec.ir.wire import graph_to_bytes
 from fusec.lower.lowering import lower
 from fusec.options import Options, Target
@@ -43,6 +43,9 @@ from fusec.schedule.single import drop_single_folds
 from fusec.schedule.split_folds import split_folds
 from fusec.schedule.verify import verify_schedule
 from fusec.trace import Recorder
+from fusec.tune.device import current_gpu
+from fusec.tune.problem import problems
+from fusec.tune.tuner import tune
 
 __all__ = [
     "KernelSource",
@@ -194,15 +197,18 @@ def compile_local(
 ) -> Found:
     """Compile in this process and keep the artifact and its kernels in ``store``.
 
-    Kernels that the store has are not built again. Raises CompilerError; a store that fails to
+    The variants of GPU kernels are raced where this process has the target's GPU. Kernels that the
+    store has are not built again. Raises CompilerError; a store that fails to
     keep something is counted (``store_full``) and otherwise ignored.
     """
     made = plan(graph, target, options, recorder=recorder)
     with recorder.span("build"):
-        workers = max(1, min(len(made.kernels), os.cpu_count() or 1))
+        binaries = _tuned(made, target, options, store, recorder)
+        left = [k for k in made.kernels if k.digest not in binaries]
+        workers = max(1, min(len(left), os.cpu_count() or 1))
         with ThreadPoolExecutor(workers, thread_name_prefix="fusec-build") as pool:
-            built = pool.map(lambda k: _kernel(k, target, store, recorder), made.kernels)
-            binaries = {k.digest: b for k, b in zip(made.kernels, built, strict=True)}
+            built = pool.map(lambda k: _kernel(k, target, store, recorder), left)
+            binaries.update((k.digest, b) for k, b in zip(left, built, strict=True))
     with _collector_paused():
         manifest, blobs = assemble(made, binaries)
         key = graph_fingerprint(graph_to_bytes(graph), target, options, toolchain()).key("graph")
@@ -211,6 +217,24 @@ def compile_local(
     except CacheError:
         recorder.count("store_full")
     return Found(manifest, blobs)
+
+
+def _tuned(
+    made: Plan, target: Target, options: Options, store: Store, recorder: Recorder
+) -> dict[str, bytes]:
+    """The binaries of kernels whose variant this process's GPU has chosen, by digest."""
+    ordinal = current_gpu() if target.device == "cuda" and options.tune_s > 0 else None
+    if ordinal is None:
+        return {}
+    chosen = tune(
+        problems(program_from_bytes(made.program), made.kernels),
+        budget_s=options.tune_s,
+        recorder=recorder,
+        store=store,
+        ordinal=ordinal,
+        descend=options.mode == "max-autotune",
+    )
+    return {t.problem.source.digest: t.binary.to_bytes() for t in chosen if t.binary is not None}
 
 
 def _kernel(kernel: Source, target: Target, store: Store, recorder: Recorder) -> bytes:

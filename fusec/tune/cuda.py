@@ -12,9 +12,8 @@ from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_ulonglon
 from typing import Any, Final
 
 from fusec.codegen.gpu_binary import GpuBinary
-from fusec.tune.device import Device
+from fusec.tune.device import CUDA_DRIVER, Device
 
-_LIBRARY: Final = "libcuda.so.1"
 # Fields of `Device` that are attributes of the driver's, by number.
 _ATTRIBUTES: Final = {
     "multiprocessors": 16,
@@ -59,7 +58,7 @@ class Cuda:
     """A context on device ``ordinal``. Raises OSError where there is no driver, CudaError."""
 
     def __init__(self, ordinal: int) -> None:
-        self._driver: Any = ctypes.CDLL(_LIBRARY)
+        self._driver: Any = ctypes.CDLL(CUDA_DRIVER)
         self._call("cuInit", c_uint(0))
         device, context = c_int(), c_void_p()
         self._call("cuDeviceGet", byref(device), c_int(ordinal))

@@ -10,6 +10,7 @@ from fusec.ir.dtypes import DTYPES
 from fusec.runtime.operators import TORCH_DTYPES
 from fusec.trace import Recorder
 from fusec.tune.bench import layout, pattern
+from fusec.tune.device import current_gpu
 from fusec.tune.timing import Timer
 from fusec.tune.tuner import Tuned, tune
 from tests.tune.kernels import problem, variant
@@ -54,6 +55,11 @@ def test_a_machine_without_a_gpu_is_told() -> None:
     with pytest.raises(ChildLost, match=r"libcuda|CUDA_ERROR"):
         timer.open()
     timer.close()
+
+
+@NO_GPU
+def test_there_is_no_current_gpu() -> None:
+    assert current_gpu() is None
 
 
 @NO_GPU

@@ -12,12 +12,17 @@ import torch
 from cache.memory import MemoryStore
 from fusec.codegen.gpu_binary import GpuBinary
 from fusec.codegen.triton_toolchain import compile_variant
+from fusec.ir.text import parse_graph
+from fusec.options import Options, Target
+from fusec.pipeline import compile_local
+from fusec.runtime.loader import load
 from fusec.trace import Recorder
 from fusec.tune.cuda import Cuda
 from fusec.tune.device import Device
 from fusec.tune.problem import Problem
 from fusec.tune.timing import Timer
 from fusec.tune.tuner import tune
+from tests.lower.on_cpu import cuda_graph
 from tests.tune.kernels import HANG, ILLEGAL, SCALE, problem, variant
 
 pytestmark = pytest.mark.skipif(
@@ -206,6 +211,27 @@ def test_a_descent_finds_what_is_not_among_the_variants() -> None:
     again = Recorder()
     assert tune([made], budget_s=60.0, recorder=again, store=store, descend=True) == [tuned]
     assert "variants_timed" not in again.counters
+
+
+def test_a_graph_compiled_here_is_tuned() -> None:
+    """The artifact holds the winners; `tune_s=0` leaves the first variants in it."""
+    text = cuda_graph(
+        parse_graph(
+            '%0 = input "x": f32[4096, 4096]\n'
+            "%1 = call aten.exp.default(%0): f32[4096, 4096]\n"
+            "%2 = call aten.sum.dim_IntList(%1, [1]): f32[4096]\n"
+            "return %2\n"
+        )
+    )
+    target, recorder = Target("cuda", isa()), Recorder()
+    found = compile_local(text, target, Options(), MemoryStore(), recorder=recorder)
+    assert recorder.counters["kernels_tuned"] >= 1
+    x = torch.randn(4096, 4096, device="cuda")
+    (out,) = load(found, recorder=recorder)([x])
+    torch.testing.assert_close(out, x.exp().sum(1))
+    plain = Recorder()
+    compile_local(text, target, Options(tune_s=0.0), MemoryStore(), recorder=plain)
+    assert "kernels_tuned" not in plain.counters
 
 
 def test_the_budget_ends_it() -> None:
