@@ -56,8 +56,8 @@ def join_alike(
     verdicts: list[Verdict] = []
     segment = 0
     for position, group in enumerate(groups):
-        if group.space is None:
-            segment += 1
+        if group.space is None or _special(program, group):
+            segment += group.space is None
             joined.append(group)
             sizes.append(_Size(0, 0, 0.0))
             continue
@@ -76,6 +76,18 @@ def join_alike(
         joined.append(group)
         sizes.append(own)
     return joined, verdicts
+
+
+def _special(program: LoopProgram, group: Group) -> bool:
+    """Whether a kernel holds what has a form of its own: scatters, scans, searches."""
+    for member in group.members:
+        step = program.steps[member]
+        if isinstance(step, Compute):
+            fold = step.reduction
+            searches = fold is not None and fold.op in ("argmax", "argmin")
+            if step.scatters or searches or (fold is not None and fold.scans):
+                return True
+    return False
 
 
 def _levels(

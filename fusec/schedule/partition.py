@@ -10,63 +10,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from fusec.ir import expr as ex
 from fusec.ir import loop as lp
-from fusec.ir.expr import Expr
-from fusec.ir.kernel import linear
-from fusec.ir.loop import Compute, LoopProgram, Step
+from fusec.ir.loop import Compute, LoopProgram
 from fusec.schedule.cost import Machine, StepFacts, kernel_time, points
 from fusec.schedule.dependencies import Dependencies
 from fusec.schedule.groups import Verdict
-from fusec.schedule.space import (
-    Space,
-    folds_across,
-    merge,
-    place,
-    refine,
-    refine_kept,
-    space_of,
-    spread,
-)
+from fusec.schedule.legality import Rules
+from fusec.schedule.placed import Placed
+from fusec.schedule.space import Space, space_of
 
 MAX_MEMBERS: Final = 48
 MAX_OPERATIONS: Final = 400
 MAX_CANDIDATES: Final = 8  # groups tried for one computation
 MAX_REPEATED: Final = 24  # operations worth computing twice
-
-
-class Placed(NamedTuple):
-    """One group. ``space``: finest axes of its members; ``outer``: members at the kept axes alone;
-    ``stages``: of each member, how many folds come before it; ``before``: bit set of groups that
-    must run first; ``reads``: bytes by buffer taken from outside."""
-
-    members: tuple[int, ...]
-    outer: frozenset[int]
-    space: Space
-    stages: tuple[int, ...]
-    before: int
-    reads: dict[int, float]
-    writes: frozenset[int]
-    operations: int
-
-    @staticmethod
-    def of(program: LoopProgram, members: tuple[int, ...], outer: frozenset[int]) -> Space:
-        """The space of a finished group."""
-        space: Space | None = None
-        for number in sorted(members, key=lambda m: m in outer):  # full members first
-            step = program.steps[number]
-            assert isinstance(step, Compute)
-            if space is None:
-                space = space_of(step)
-            elif number in outer:
-                kept = refine(space.kept(), space_of(step).sizes)
-                assert kept is not None
-                space = refine_kept(space, kept)
-            else:
-                space = merge(space, space_of(step))
-                assert space is not None
-        assert space is not None
-        return space
 
 
 class _Log(NamedTuple):
@@ -95,6 +51,10 @@ class Partition:
     repeated: tuple[tuple[int, int], ...] = ()
     spilled: frozenset[int] = frozenset()  # buffers that some other group reads
     log: _Log | None = None
+
+    @property
+    def rules(self) -> Rules:
+        return Rules(self.program, self.dependencies, self.machine)
 
     @property
     def time(self) -> float:
@@ -155,7 +115,7 @@ class Partition:
         own = 1 << index
         fresh = self._closure(required & ~own) & ~group.before
         facts = self.facts[number]
-        stage = self._stage_in(group, number)
+        stage = self.rules.stage_in(group, number)
         first = group.members[0]
         verdict = Verdict(number, first, True, "shares memory with it")
         for reads, pairs in self._reads(number, step, group):
@@ -260,17 +220,6 @@ class Partition:
 
     # -- cost -------------------------------------------------------------------------------
 
-    def _stage_in(self, group: Placed, number: int) -> int:
-        reads = self.dependencies.reads[number]
-        stage = 0
-        for member, at in zip(group.members, group.stages, strict=True):
-            step = self.program.steps[member]
-            assert isinstance(step, Compute)
-            if step.output in reads:
-                complete = step.reduction is not None and not step.reduction.scans
-                stage = max(stage, at + complete)
-        return stage
-
     def _dead(self, group: Placed) -> bool:
         """Whether every value of the group is computed again wherever it is used, so far."""
         again = {producer for producer, _ in self.repeated}
@@ -287,20 +236,6 @@ class Partition:
             ):
                 return False  # not used yet
         return True
-
-    def _running(self, group: Placed) -> dict[int, int]:
-        """Buffers of a group whose values follow from running results of scans, with the stage in
-        which these run by."""
-        found: dict[int, int] = {}
-        for member, stage in zip(group.members, group.stages, strict=True):
-            step = self.program.steps[member]
-            assert isinstance(step, Compute)
-            fold = step.reduction
-            if fold is not None and not fold.scans:
-                continue
-            if fold is not None or not self.dependencies.reads[member].isdisjoint(found):
-                found[step.output] = stage
-        return found
 
     def _time_of(self, index: int) -> float:
         group = self.groups[index]
@@ -356,112 +291,10 @@ class Partition:
             return "the kernel has too many computations", None
         if group.operations + self.facts[number].operations > MAX_OPERATIONS:
             return "the kernel would be too large", None
-        first = self.program.steps[group.members[0]]
-        if step.scatters or (isinstance(first, Compute) and first.scatters):
-            return "a scatter is a kernel of its own", None
         own = 1 << index
         if any(self.groups[i].before & own for i in _bits(required & ~own)):
             return "something between them runs in another kernel", None
-        fit = _fit(group.space, step)
-        if fit is None:
-            return f"loops differ: {group.space} and {space_of(step)}", None
-        if not fit[1] and _searches(step) != any(
-            _searches(self.program.steps[m]) for m in group.members if m not in group.outer
-        ):
-            return "a search for a position runs one element at a time", None
-        running = self._running(group)
-        used = [running[b] for b in self.dependencies.reads[number] if b in running]
-        if used and any(stage != self._stage_in(group, number) for stage in used):
-            return "needs running results and finished ones at once", None
-        if not self._same_points(group, number, step, *fit):
-            return "reads what the kernel makes at other points of the loops", None
-        if self._overwrites(group, step, fit[0]):
-            return "overwrites an input that the kernel reads", None
-        reason = self._carries(group, step, fit[0]) if fit[0].mixed else ""
-        return reason, None if reason else fit
-
-    def _carries(self, group: Placed, step: Compute, space: Space) -> str:
-        """Why results of columns cannot be carried along the rows; empty where they can. Nothing in
-        the kernel may need them: they are complete when its rows are done."""
-        old = group.space
-        if group.outer and spread(old.sizes, old.folded, space.sizes) != space.folded:
-            return "needs results of columns before the rows are done"
-        carried: set[int] = set()
-        steps = [step]
-        for member in group.members:
-            found = self.program.steps[member]
-            assert isinstance(found, Compute)
-            steps.append(found)
-        for each in steps:
-            if _searches(each):
-                return "a search for a position runs one element at a time"
-            if each.reduction is not None and each.reduction.scans:
-                return "a scan of rows leaves no room for results of columns"
-            if folds_across(each, space):
-                carried.add(each.output)
-        if any(load.buffer in carried for each in steps for load in lp.loads(each.value)):
-            return "needs results of columns before the rows are done"
-        width = ex.as_int(ex.product(space.width()))
-        if width is None or width * len(carried) > self.machine.carried_values:
-            return "the results of columns are too many to carry along the rows"
-        return ""
-
-    def _same_points(
-        self, group: Placed, number: int, step: Compute, space: Space, outer: bool
-    ) -> bool:
-        """Every value the step takes from the group is made at the point where it is used."""
-        made = group.writes & self.dependencies.reads[number]
-        if not made:
-            return True
-        mapping = place(step, space, outer=outer)
-        stores: dict[int, tuple[Expr, ...]] = {}
-        for member in group.members:
-            other = self.program.steps[member]
-            if isinstance(other, Compute) and other.output in made:
-                own = place(other, space, outer=member in group.outer)
-                stores[other.output] = tuple(own[a] for a in other.axes)
-                inside = other.reduction is None or other.reduction.scans
-                if outer and member not in group.outer and inside:
-                    return False  # a value of inner points, wanted at an outer one
-        for load in lp.loads(step.value):
-            if load.buffer in stores:
-                at = tuple(ex.substitute(e, mapping) for e in load.index)
-                if at != stores[load.buffer] or load.guard is not None or load.indirect:
-                    return False
-        return True
-
-    def _overwrites(self, group: Placed, step: Compute, space: Space) -> bool:
-        """Whether an input would be overwritten while others in the kernel need its old values:
-        all but those that read it before, at the very point where it is overwritten."""
-        steps = [
-            found for m in group.members if isinstance(found := self.program.steps[m], Compute)
-        ]
-        bases: set[int] = set()
-        for writer in (*steps, step):
-            own = self.program.buffers[writer.output]
-            if own.kind != "alias":
-                continue
-            if own.base in bases:
-                return True
-            bases.add(own.base)
-            if writer is not step and any(n.buffer == own.base for n in lp.loads(step.value)):
-                return True
-            others = [s for s in steps if s is not writer]
-            readers = [s for s in others if any(n.buffer == own.base for n in lp.loads(s.value))]
-            if not readers:
-                continue
-            if space.reduces:
-                return True
-            places = place(writer, space, outer=False)
-            target = ex.substitute(linear(writer.axes, own.stride), places)
-            for reader in readers:
-                places = place(reader, space, outer=False)
-                for load in lp.loads(reader.value):
-                    if load.buffer == own.base:
-                        at = ex.substitute(linear(load.index, own.stride), places)
-                        if at is not target or load.guard is not None or load.indirect:
-                            return True
-        return False
+        return self.rules.fit(group, number, step)
 
 
 def _append(own: _Log | None, base: _Log | None, log: _Log | None) -> _Log | None:
@@ -469,23 +302,6 @@ def _append(own: _Log | None, base: _Log | None, log: _Log | None) -> _Log | Non
     if own is None or own is base:
         return log
     return _Log(own.verdict, log)
-
-
-def _searches(step: Step) -> bool:
-    """Whether a step looks for the place of an extreme."""
-    fold = step.reduction if isinstance(step, Compute) else None
-    return fold is not None and fold.op in ("argmax", "argmin")
-
-
-def _fit(space: Space, step: Compute) -> tuple[Space, bool] | None:
-    merged = merge(space, space_of(step))
-    if merged is not None:
-        return merged, False
-    if space.reduces and step.reduction is None:
-        kept = refine(space.kept(), space_of(step).sizes)
-        if kept is not None:
-            return refine_kept(space, kept), True
-    return None
 
 
 def _bits(bits: int) -> Iterator[int]:

@@ -20,7 +20,8 @@ from fusec.schedule.dependencies import Dependencies, find_dependencies
 from fusec.schedule.group_key import steps_key
 from fusec.schedule.groups import Group, Schedule, Verdict
 from fusec.schedule.horizontal import join_alike
-from fusec.schedule.partition import Partition, Placed
+from fusec.schedule.partition import Partition
+from fusec.schedule.placed import Placed
 from fusec.schedule.recompute import recompute
 from fusec.schedule.regions import find_regions
 from fusec.schedule.space import space_of
