@@ -12,6 +12,7 @@ from typing import Final
 
 from fusec.codegen.triton_order import accesses, contiguous_bytes, step
 from fusec.codegen.triton_tile import FOLDED, Dim, Tile, extent
+from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Sym
@@ -19,7 +20,7 @@ from fusec.ir.kernel import KernelLoop, linear
 from fusec.ir.loop import Load
 
 MAX_VARIANTS: Final = 10
-_MOST_PERSISTENT: Final = 1 << 16  # elements of a row that a program keeps
+_ROW_BYTES: Final = 1 << 17  # of a row that a program keeps: half the registers there are
 _SHORT_ROW: Final = 1024  # shorter rows share a program
 _TILE: Final = 2048  # elements of a program with short rows
 _NARROW: Final = 16  # an axis too short for a side of a tile
@@ -200,12 +201,13 @@ def _columns(loop: KernelLoop) -> Iterator[Tile]:
 
 def _most_persistent(loop: KernelLoop) -> int:
     """How long a row may be to stay in registers: by the bytes that its loads keep there."""
+    rows = {n: None for s in loop.statements if s.inner for n in lp.loads(s.value)}
     held = sum(
         DTYPES[load.dtype].size
-        for load in {n: None for s in loop.statements if s.inner for n in lp.loads(s.value)}
-        if load.buffer in loop.buffers
+        for load in rows
+        if any(x in loop.folded for e in load.index for x in ex.symbols(e))
     )
-    return max(_SHORT_ROW, _power(2 * _MOST_PERSISTENT // max(1, held // 2) + 1) // 2)
+    return max(_SHORT_ROW, _power(_ROW_BYTES // max(4, held) + 1) // 2)
 
 
 def _loads_later(loop: KernelLoop) -> bool:

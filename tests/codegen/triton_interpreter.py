@@ -26,6 +26,7 @@ from triton.runtime.interpreter import TensorHandle
 from fusec.capture.eager import EagerProgram
 from fusec.codegen.gpu import gpu_emitter
 from fusec.codegen.gpu_source import GpuSource, Variant
+from fusec.codegen.triton_batch import batch
 from fusec.codegen.triton_variants import tiles
 from fusec.ir import expr as ex
 from fusec.ir.dtypes import DTYPES
@@ -93,10 +94,12 @@ class Runner:
         sizes: dict[str, int],
         pick: int,
         block: int,
+        times: int = 1,
     ) -> list[torch.Tensor]:
         """The outputs of a program; ``pick`` chooses the variants. Overwrites inputs.
 
-        block: rows are walked in blocks of this size; 0: as the variants say."""
+        block: rows are walked in blocks of this size; 0: as the variants say. times: each launch
+        stands for this many, on copies of its buffers."""
         program = grouped.program
         memory = _allocate(program, inputs, sizes)
         needed = read_outside(grouped)
@@ -111,7 +114,18 @@ class Runner:
             variants = made.kernel.variants
             numbers = [ex.evaluate(e, sizes) for e in made.sizes]
             tensors = [memory[b] for b in made.buffers]
-            self.launch(made.kernel, variants[pick % len(variants)], tensors, numbers)
+            if times == 1:
+                self.launch(made.kernel, variants[pick % len(variants)], tensors, numbers)
+                continue
+            together = batch([made] * times)
+            assert isinstance(together.kernel, GpuSource)
+            variant = together.kernel.variants[pick % len(variants)]
+            others = [_copies(tensors) for _ in range(times - 1)]
+            everything = [t for one in (tensors, *others) for t in one]
+            self.launch(together.kernel, variant, everything, numbers)
+            for other in others:
+                for a, b in zip(tensors, other, strict=True):
+                    torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
         results = []
         for output in program.outputs:
             assert isinstance(output, BufferView)
@@ -148,6 +162,15 @@ class Runner:
             spec.loader.exec_module(module)
             self.modules[source] = module
         return self.modules[source]
+
+
+def _copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies with the same strides; what is one memory stays one."""
+    made: dict[int, torch.Tensor] = {}
+    for t in tensors:
+        if t.data_ptr() not in made:
+            made[t.data_ptr()] = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(t)
+    return [made[t.data_ptr()] for t in tensors]
 
 
 def _allocate(
@@ -223,7 +246,12 @@ def difference(got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> s
 
 
 def check(
-    runner: Runner, text: str, sizes: dict[str, int], picks: Sequence[int], block: int
+    runner: Runner,
+    text: str,
+    sizes: dict[str, int],
+    picks: Sequence[int],
+    block: int,
+    times: int,
 ) -> list[str]:
     """What is wrong with the variants of a graph's kernels."""
     graph = parse_graph(text)
@@ -234,7 +262,7 @@ def check(
         wide = [t.double() if t.is_floating_point() else t for t in real]
         want = EagerProgram(graph)(list(theirs))
         exact = EagerProgram(parse_graph(_LOWER.sub("f64", text)))(list(wide))
-        got = runner.run(plan, mine, sizes, pick, block)
+        got = runner.run(plan, mine, sizes, pick, block, times)
         for i, (a, b, c) in enumerate(
             zip([*got, *mine], [*want, *theirs], [*exact, *wide], strict=True)
         ):
@@ -248,11 +276,12 @@ def main() -> None:
     runner = Runner(Path(sys.argv[1]))
     for line in sys.stdin:
         case = json.loads(line)
+        name = case.pop("name")
         try:
-            wrong = check(runner, case["text"], case["sizes"], case["picks"], case["block"])
+            wrong = check(runner, **case)
         except Exception as error:  # noqa: BLE001 - whatever it is, the case has failed
             wrong = [f"{type(error).__name__}: {error}"]
-        sys.stdout.write(json.dumps({"name": case["name"], "wrong": wrong}) + "\n")
+        sys.stdout.write(json.dumps({"name": name, "wrong": wrong}) + "\n")
 
 
 if __name__ == "__main__":
