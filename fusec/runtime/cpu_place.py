@@ -12,7 +12,6 @@ from fusec.ir.program import Program
 from fusec.runtime.arena import lease
 from fusec.runtime.frame import (
     Frame,
-    Sizes,
     Step,
     arena_template,
     constants,
@@ -24,6 +23,7 @@ from fusec.runtime.launches import LaunchTable, LaunchTables
 from fusec.runtime.operators import TORCH_DTYPES
 from fusec.runtime.pages import LARGE, prefer_large_pages
 from fusec.runtime.seams import empty_cpu
+from fusec.runtime.sizes import Sizes
 
 _CPU: Final = torch.device("cpu")
 

@@ -6,7 +6,7 @@ and starts kernels. There is one for CPUs (`cpu_place`) and one for GPUs (`gpu_p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,8 +20,7 @@ from fusec.ir.program import Program, Slot
 from fusec.runtime.arena import Lease
 from fusec.runtime.operators import TORCH_DTYPES
 from fusec.runtime.seams import window
-
-Sizes = Mapping[str, int]
+from fusec.runtime.sizes import NO_SIZES, Sizes
 
 
 @dataclass(slots=True)
@@ -112,9 +111,9 @@ class ViewOf:
 
     def _evaluate(self, sizes: Sizes) -> tuple[tuple[int, ...], tuple[int, ...], int]:
         return (
-            tuple(ex.evaluate(e, sizes) for e in self.shape),
-            tuple(ex.evaluate(e, sizes) for e in self.stride),
-            ex.evaluate(self.offset, sizes),
+            sizes.row(self.shape),
+            sizes.row(self.stride),
+            sizes.value(self.offset),
         )
 
     def _arena(self, frame: Frame) -> torch.Tensor:
@@ -151,7 +150,7 @@ def view_of(program: Program, view: BufferView) -> ViewOf:
         byte_offset, whole, static,
     )  # fmt: skip
     if static:
-        made.numbers = made._evaluate({})
+        made.numbers = made._evaluate(NO_SIZES)
     return made
 
 
@@ -169,16 +168,13 @@ def arena_template(program: Program) -> list[tuple[int, int]]:
 def numbers(slot: Slot) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Shape and stride of a slot; None where they depend on the call."""
     if all(ex.is_int(e) for e in (*slot.shape, *slot.stride)):
-        return numbers_at(slot, {})
+        return numbers_at(slot, NO_SIZES)
     return None
 
 
 def numbers_at(slot: Slot, sizes: Sizes) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shape and stride of a slot at the sizes of a call."""
-    return (
-        tuple(ex.evaluate(e, sizes) for e in slot.shape),
-        tuple(ex.evaluate(e, sizes) for e in slot.stride),
-    )
+    return sizes.row(slot.shape), sizes.row(slot.stride)
 
 
 def constants(program: Program) -> list[tuple[int, torch.Tensor]]:

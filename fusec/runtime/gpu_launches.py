@@ -16,7 +16,8 @@ from fusec.errors import LoadError
 from fusec.ir import expr as ex
 from fusec.ir.expr import Expr
 from fusec.ir.program import Launch, Program
-from fusec.runtime.frame import Sizes, memory_of
+from fusec.runtime.frame import memory_of
+from fusec.runtime.sizes import Sizes
 
 NativeRun = Callable[[int, int, int, int], int]
 """(address of a call, first, last, address of the table) → last, or the launch that failed."""
@@ -138,7 +139,7 @@ class GpuCall:
         cells = plan.cells
         self._limits = cells.limits
         self._cells = (ctypes.c_long * len(cells.expressions))()
-        self._sizes: tuple[int, ...] | None = None
+        self._sizes: Sizes | None = None
         self._varying: list[tuple[int, Expr]] = []
         for number, e in enumerate(cells.expressions):
             value = ex.as_int(e)
@@ -160,13 +161,12 @@ class GpuCall:
 
     def set_sizes(self, sizes: Sizes) -> None:
         """Write the sizes of the call that is about to run. Raises LoadError for one too large."""
-        values = tuple(sizes.values())
-        if values == self._sizes:
+        if sizes is self._sizes:
             return
         self._sizes = None
         for number, e in self._varying:
-            self._put(number, ex.evaluate(e, sizes))
-        self._sizes = values
+            self._put(number, sizes.value(e))
+        self._sizes = sizes
 
 
 class GpuCalls:

@@ -25,7 +25,6 @@ from fusec.ir.program import Launch, Program
 from fusec.runtime.arena import Lease, whole_elements
 from fusec.runtime.frame import (
     Frame,
-    Sizes,
     Step,
     arena_template,
     constants,
@@ -37,6 +36,7 @@ from fusec.runtime.gpu_devices import Gpus
 from fusec.runtime.gpu_driver import INVALID_CONTEXT
 from fusec.runtime.gpu_launches import GpuCall, GpuCalls, LaunchPlan, NativeRun
 from fusec.runtime.operators import TORCH_DTYPES
+from fusec.runtime.sizes import Sizes
 
 
 @dataclass(slots=True)

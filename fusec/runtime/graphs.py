@@ -29,14 +29,14 @@ from typing import Any, Final
 import torch
 
 from fusec.errors import LoadError
-from fusec.ir import expr as ex
 from fusec.ir.expr import Expr
 from fusec.ir.loop import BufferView, Output
-from fusec.runtime.frame import Sizes, memory_of, view_of
+from fusec.runtime.frame import memory_of, view_of
 from fusec.runtime.gpu_place import GpuPlace, copy_into, copy_to, flat
 from fusec.runtime.graph_pool import GraphPool, GraphPools, Recording
 from fusec.runtime.program import ProgramRunner
 from fusec.runtime.recordable import refusal
+from fusec.runtime.sizes import Sizes
 from fusec.trace import Recorder
 
 log = logging.getLogger("fusec")
@@ -116,7 +116,7 @@ class GraphRunner:
             position = self.program.slots[view.slot].number
             return lambda inputs, sizes, _: view.over(inputs[position], sizes)
         if isinstance(output, Expr):
-            return lambda inputs, sizes, _: ex.evaluate(output, sizes)
+            return lambda inputs, sizes, _: sizes.value(output)
         return lambda inputs, sizes, _: output
 
     # -- a call -----------------------------------------------------------------------------

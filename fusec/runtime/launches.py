@@ -7,12 +7,12 @@ other threads or one inside the other, must not share a table that holds sizes.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from fusec.ir import expr as ex
 from fusec.ir.expr import Expr
 from fusec.ir.program import Launch, Program
+from fusec.runtime.sizes import Sizes
 
 
 class _LaunchStruct(ctypes.Structure):
@@ -49,11 +49,11 @@ class LaunchTable:
                 self._cells.append((sizes, step.sizes))
         self.address = ctypes.addressof(self._array)
 
-    def set_sizes(self, sizes: Mapping[str, int]) -> None:
+    def set_sizes(self, sizes: Sizes) -> None:
         """Write the sizes of the call that is about to run."""
         for cells, expressions in self._cells:
             for i, e in enumerate(expressions):
-                cells[i] = ex.evaluate(e, sizes)
+                cells[i] = sizes.value(e)
 
 
 class LaunchTables:
@@ -65,7 +65,7 @@ class LaunchTables:
         self._shared = None if sized else make()
         self._free: list[LaunchTable] = [make()] if sized else []
 
-    def take(self, sizes: Mapping[str, int]) -> LaunchTable:
+    def take(self, sizes: Sizes) -> LaunchTable:
         """A table for one call with these sizes; `give_back` when the call is done."""
         if self._shared is not None:
             return self._shared

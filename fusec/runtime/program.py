@@ -19,8 +19,9 @@ from fusec.ir.graph import Attr, Symbolic
 from fusec.ir.loop import BufferView, ExternArg
 from fusec.ir.program import Call, Launch, Program
 from fusec.runtime.bindings import bindings, done_after, fresh_before, runs_of
-from fusec.runtime.frame import Frame, Place, Sizes, Step, numbers, numbers_at, view_of
+from fusec.runtime.frame import Frame, Place, Step, numbers, numbers_at, view_of
 from fusec.runtime.operators import TORCH_DTYPES, attribute, operator, returns_view
+from fusec.runtime.sizes import SizeReader
 
 
 class ProgramRunner:
@@ -35,8 +36,7 @@ class ProgramRunner:
         """
         self.program = program
         self._place = place
-        self._symbols = bindings(program)
-        self._dynamic = bool(program.symbols)
+        self.sizes = SizeReader(bindings(program))
         self._fresh_before = fresh_before(program)
         self._done_after = done_after(program)
         self._steps = self._make_steps()
@@ -167,7 +167,7 @@ class ProgramRunner:
             return lambda frame: [p(frame) for p in parts]
         if isinstance(arg, Symbolic):
             value = arg.value
-            return lambda frame: ex.evaluate(value, frame.sizes)
+            return lambda frame: frame.sizes.value(value)
         plain = attribute(arg) if isinstance(arg, Attr) else arg
         return lambda frame: plain
 
@@ -175,18 +175,13 @@ class ProgramRunner:
         if isinstance(output, BufferView):
             return view_of(self.program, output).output
         if isinstance(output, Expr):
-            return lambda frame: ex.evaluate(output, frame.sizes)
+            return lambda frame: frame.sizes.value(output)
         return lambda frame: output
 
     # -- a call -----------------------------------------------------------------------------
 
-    def sizes(self, inputs: list[Any]) -> Sizes:
-        """The sizes by name that inputs tell."""
-        return {name: read(inputs) for name, read in self._symbols}
-
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        sizes = self.sizes(inputs) if self._dynamic else {}
-        frame = self._place.begin(inputs, sizes)
+        frame = self._place.begin(inputs, self.sizes(inputs))
         try:
             if not torch.is_grad_enabled():  # as in every forward and backward of AOTAutograd
                 return self._run(frame)
