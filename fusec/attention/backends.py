@@ -9,10 +9,11 @@ about the same inputs and so gets the same answer.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,8 +32,7 @@ _MASK_MULTIPLE: Final = 16  # of elements of a mask's rows
 _STATISTICS_MULTIPLE: Final = 32  # of rows, in what the efficient kernels save
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One attention: (B, H, S, D) tensors and what modifies it.
 
     backends: bits of the backends that the user allows; training: a backward follows;
@@ -95,18 +95,18 @@ def run(call: Call) -> tuple[Tensor, Tensor | None, Tensor | None]:
     lse: Tensor
     rng: Tensor | None = None
     if backend == FLASH:
-        out, lse, _, _, _, _, seed, offset, _ = aten._scaled_dot_product_flash_attention(
+        out, lse, _, _, _, _, seed, offset, _ = aten._scaled_dot_product_flash_attention.default(
             q, k, v, p, causal, scale=scale
         )
         rng = _joined(seed, offset) if p > 0.0 else None
     elif backend == EFFICIENT:
-        out, lse, seed, offset = aten._scaled_dot_product_efficient_attention(
+        out, lse, seed, offset = aten._scaled_dot_product_efficient_attention.default(
             q, k, v, mask, training, p, causal, scale=scale
         )
         rng = _joined(seed, offset) if p > 0.0 else None
     elif backend == CUDNN:
-        out, lse, _, _, _, _, seed, offset, _ = aten._scaled_dot_product_cudnn_attention(
-            q, k, v, mask, training, p, causal, scale=scale
+        out, lse, _, _, _, _, seed, offset, _ = aten._scaled_dot_product_cudnn_attention.default(
+            q, k, v, _one_head(mask), training, p, causal, scale=scale
         )
         rng = _joined(seed, offset) if p > 0.0 else None
     else:
@@ -134,21 +134,21 @@ def run_backward(
     grad_mask: Tensor | None = None
     if backend == FLASH:
         seed, offset = _flash_numbers(q, rng)
-        grads = aten._scaled_dot_product_flash_attention_backward(
+        grads = aten._scaled_dot_product_flash_attention_backward.default(
             grad, q, k, v, out, lse, None, None, rows, columns, p, causal, seed, offset, scale=scale
         )
     elif backend == EFFICIENT:
         seed, offset = _numbers(q, rng)
         wanted = [True, True, True, call.mask_grad]
-        *grads, grad_mask = aten._scaled_dot_product_efficient_attention_backward(
+        *grads, grad_mask = aten._scaled_dot_product_efficient_attention_backward.default(
             grad, q, k, v, mask, out, _padded_statistics(lse), seed, offset, p, wanted, causal,
             scale=scale,
         )  # fmt: skip
     elif backend == CUDNN:
         seed, offset = _numbers(q, rng)
-        grads = aten._scaled_dot_product_cudnn_attention_backward(
-            grad, q, k, v, out, lse.unsqueeze(-1), seed, offset, mask, None, None, rows, columns,
-            p, causal, scale=scale,
+        grads = aten._scaled_dot_product_cudnn_attention_backward.default(
+            grad, q, k, v, out, _cudnn_statistics(lse), seed, offset, _one_head(mask), None, None,
+            rows, columns, p, causal, scale=scale,
         )  # fmt: skip
     else:
         *grads, grad_mask = exact.backward(grad, q, k, v, mask, out, lse, rng, p, causal, scale)
@@ -161,11 +161,11 @@ def run_backward(
 
 def prepare(call: Call) -> tuple[Call, int]:
     """The call in a form that a backend takes, and the backend."""
-    q, k, v = (_padded_head(x) for x in (call.query, call.key, call.value))
+    q, k, v = _padded_head(call.query), _padded_head(call.key), _padded_head(call.value)
     scale = call.scale
-    if scale is None and q is not call.query:
+    if scale is None and q.shape[-1] != call.query.shape[-1]:
         scale = call.query.shape[-1] ** -0.5
-    formed = replace(call, query=q, key=k, value=v, scale=scale, mask=_padded_mask(call.mask))
+    formed = call._replace(query=q, key=k, value=v, scale=scale, mask=_padded_mask(call.mask))
     backend = _choice(formed)
     if backend == MATH and formed.gqa:  # some backends know no groups of heads
         formed = _expanded(formed)
@@ -179,11 +179,11 @@ def _choice(call: Call) -> int:
         return MATH
     q, k, v, mask = call.query, call.key, call.value, call.mask
     with _limited(call.backends), torch.set_grad_enabled(call.training):
-        if call.training:
+        if call.training and not q.is_inference():
             q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
         if mask is not None and call.mask_grad:
             mask = mask.detach().requires_grad_()
-        choice: int = torch.ops.aten._fused_sdp_choice(
+        choice: int = torch.ops.aten._fused_sdp_choice.default(
             q, k, v, mask, call.p, call.causal, scale=call.scale, enable_gqa=call.gqa
         )
     return choice if choice in (FLASH, EFFICIENT, CUDNN) else MATH
@@ -215,11 +215,16 @@ def _padded_mask(mask: Tensor | None) -> Tensor | None:
     return wide[..., :columns].expand(mask.shape)
 
 
+def _one_head(mask: Tensor | None) -> Tensor | None:
+    """The mask with one head where all are the same: cuDNN broadcasts it."""
+    return mask[:, :1] if mask is not None and mask.stride(1) == 0 else mask
+
+
 def _expanded(call: Call) -> Call:
     """With each head of key and value repeated for its group."""
     groups = call.query.shape[1] // call.key.shape[1]
     k, v = (x.repeat_interleave(groups, 1) for x in (call.key, call.value))
-    return replace(call, key=k, value=v, gqa=False)
+    return call._replace(key=k, value=v, gqa=False)
 
 
 def _ungrouped(grad: Tensor, of: Tensor) -> Tensor:
@@ -253,6 +258,19 @@ def _flash_numbers(query: Tensor, rng: Tensor | None) -> tuple[Any, Any]:
     return state, state[:1].squeeze(0)
 
 
+def _cudnn_statistics(lse: Tensor) -> Tensor:
+    """With as many dims as this release's forward gives them."""
+    return lse.unsqueeze(-1) if _cudnn_statistics_dims() == 4 else lse
+
+
+@functools.cache
+def _cudnn_statistics_dims() -> int:
+    x = torch.zeros(1, 1, 64, 64, dtype=torch.float16, device="cuda")
+    _, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention.default(x, x, x, None, True)
+    return int(lse.dim())
+
+
 def _padded_statistics(lse: Tensor) -> Tensor:
+    """With rows that weigh nothing, up to the multiple that the efficient kernels write."""
     missing = 0 if torch.version.hip else -lse.shape[-1] % _STATISTICS_MULTIPLE
-    return pad(lse, (0, missing)) if missing else lse
+    return pad(lse, (0, missing), value=math.inf) if missing else lse

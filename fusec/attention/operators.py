@@ -185,7 +185,8 @@ def attention_backward(
 
 def _rows_first_of(out: Tensor) -> Tensor:
     """A result in the layout of (B, S, H, V): as most kernels give it, else a copy."""
-    return out.transpose(1, 2).contiguous().transpose(1, 2)
+    rows_first = out.transpose(1, 2)
+    return out if rows_first.is_contiguous() else rows_first.contiguous().transpose(1, 2)
 
 
 def _dense_like(grad: Tensor, of: Tensor) -> Tensor:
@@ -227,6 +228,13 @@ for _name, _run, _shape in (
 ):
     _library.impl(_name, _run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"fusec::{_name}", _shape, lib=_library)
+# By the name that graphs have: what a program calls, without torch's dispatcher.
+DIRECT: Final[dict[str, Any]] = {
+    "fusec.attention.default": attention,
+    "fusec.attention_training.default": attention_training,
+    "fusec.attention_dropout.default": attention_dropout,
+    "fusec.attention_backward.default": attention_backward,
+}
 for _name in ("attention_training", "attention_dropout"):
     torch.library.register_autograd(
         f"fusec::{_name}", _gradients, setup_context=_keep, lib=_library

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from fusec.attention import operators as attention_operators  # noqa: F401 -- registers them
+from fusec.attention import operators as attention
 from fusec.errors import LoadError
 from fusec.ir.graph import Attr
 
@@ -27,7 +27,11 @@ _FORMATS: Final[Mapping[str, torch.memory_format]] = {
 
 
 def operator(target: str) -> Callable[..., Any]:
-    """``aten.add.Tensor`` → the operator overload. Raises LoadError where this torch lacks it."""
+    """``aten.add.Tensor`` → the operator overload; one of ours → what computes it. Raises LoadError
+    where this torch lacks it."""
+    direct = attention.DIRECT.get(target)
+    if direct is not None:
+        return direct  # type: ignore[no-any-return]
     parts = target.split(".")
     try:
         if len(parts) != 3:
