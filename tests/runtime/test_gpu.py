@@ -374,7 +374,7 @@ symbol s0 in [2, 100000]
 %2 = call aten.sin.default(%0): f32[s0, 256] @cuda
 %3 = call aten.mm.default(%2, %1): f32[s0, 256] @cuda
 %4 = call aten.sum.dim_IntList(%3, [1], true): f32[s0, 1] @cuda
-%5 = call aten.div.Tensor(%2, %4): f32[s0, 256] @cuda
+%5 = call aten.sub.Tensor(%2, %4): f32[s0, 256] @cuda
 %6 = call aten.rand_like.default(%0): f32[s0, 256] @cuda
 return %5, %6, <s0*2>
 """
@@ -394,8 +394,8 @@ def test_an_artifact_made_here_runs() -> None:
         x = torch.randn(n, 256, device="cuda")
         with _no_waiting():
             out, noise, number = run([x, w])
-        wanted = x.sin() / (x.sin() @ w).sum(1, keepdim=True)
-        torch.testing.assert_close(out, wanted, rtol=1e-3, atol=1e-3)
+        wanted = x.sin() - (x.sin() @ w).sum(1, keepdim=True)
+        torch.testing.assert_close(out, wanted, rtol=1e-3, atol=1e-2)
         assert number == 2 * n
         assert 0 <= noise.min() < noise.max() < 1
 
