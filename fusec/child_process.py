@@ -103,7 +103,8 @@ class Child:
         self._closed = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold on to it for long
+            self._process.wait(_GRACE_S)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -114,7 +115,9 @@ class Child:
             resource.prlimit(self._process.pid, resource.RLIMIT_CORE, (0, 0))
             if memory is not None:
                 # Not the address space: libraries reserve many times of what they use.
-                resource.prlimit(self._process.pid, resource.RLIMIT_DATA, (memory, memory))
+                _, most = resource.prlimit(self._process.pid, resource.RLIMIT_DATA)
+                allowed = memory if most == resource.RLIM_INFINITY else min(memory, most)
+                resource.prlimit(self._process.pid, resource.RLIMIT_DATA, (allowed, allowed))
 
     def _send(self, message: bytes, deadline: float) -> None:
         assert self._process.stdin is not None

@@ -36,6 +36,7 @@ COUNTERS: Mapping[str, str] = {
     "lowerings": "graphs lowered in this process",
     "kernel_compiles": "kernels compiled in this process",
     "kernels_tuned": "GPU kernels whose variant was chosen by measurement",
+    "kernels_untuned": "GPU kernels that could not be timed: the cost model's choice stands",
     "variants_timed": "variants of GPU kernels that were timed",
     "tuning_hits": "GPU kernels whose choice of variant was known",
     "front_hits": "front key found: AOTAutograd skipped",

@@ -103,11 +103,16 @@ def find(store: Store, key: str) -> tuple[Record, GpuBinary] | None:
         return None
 
 
-def keep(store: Store, key: str, record: Record, binary: GpuBinary) -> bool:
-    """Store a record with the winner's binary; False where the store has no room for it."""
+def keep(
+    store: Store, key: str, record: Record, binary: GpuBinary
+) -> tuple[Record, GpuBinary] | None:
+    """Store a record with the winner's binary and return what stands under the key from then on:
+    another process may have been first, and all are to use the same variant. None where the store
+    has no room."""
     blobs = {"record": record.to_bytes(), "binary": binary.to_bytes()}
+    manifest = Manifest.of(_KIND, blobs)
     try:
-        publish(store, key, Manifest.of(_KIND, blobs), blobs)
+        standing = publish(store, key, manifest, blobs)
     except CacheError:
-        return False
-    return True
+        return None
+    return (record, binary) if standing == manifest else find(store, key)

@@ -115,7 +115,10 @@ class _Run:
             raced = self._descend(problems, raced)
         for place, best in raced.items():
             found[place] = self._kept(problems[place], best, descend)
-        return [found.get(place, Tuned(p, why=_LATE)) for place, p in enumerate(problems)]
+        result = [found.get(place, Tuned(p, why=_LATE)) for place, p in enumerate(problems)]
+        untuned = sum(t.binary is None and t.why != _SINGLE for t in result)
+        self.recorder.count("kernels_untuned", untuned)
+        return result
 
     def _without_timing(self, problem: Problem, descend: bool) -> Tuned | None:
         if len(problem.source.variants) == 1 and not descend:
@@ -132,9 +135,10 @@ class _Run:
 
     def _kept(self, problem: Problem, best: _Raced, descend: bool) -> Tuned:
         self.recorder.count("kernels_tuned")
-        if self.store is not None and not keep(
-            self.store, self._key(problem, descend), best.record, best.binary
-        ):
+        if self.store is not None:
+            standing = keep(self.store, self._key(problem, descend), best.record, best.binary)
+            if standing is not None:
+                return Tuned(problem, standing[1], standing[0])
             self.recorder.count("store_full")
         return Tuned(problem, best.binary, best.record)
 

@@ -21,7 +21,7 @@ def test_a_record_comes_back_with_its_binary() -> None:
     store = MemoryStore()
     key = record_key(SOURCE, "NVIDIA H200", "triton 3.6.0", False)
     assert find(store, key) is None
-    assert keep(store, key, RECORD, BINARY)
+    assert keep(store, key, RECORD, BINARY) == (RECORD, BINARY)
     assert find(store, key) == (RECORD, BINARY)
 
 
@@ -38,11 +38,16 @@ def test_the_key_is_of_the_kernel_the_device_and_the_compiler() -> None:
     assert all(key.startswith("tuning/") for key in keys)
 
 
+def test_a_store_without_room_is_told() -> None:
+    key = record_key(SOURCE, "NVIDIA H200", "triton 3.6.0", False)
+    assert keep(MemoryStore(max_bytes=10), key, RECORD, BINARY) is None
+
+
 def test_the_first_decision_stands() -> None:
     store = MemoryStore()
     key = record_key(SOURCE, "NVIDIA H200", "triton 3.6.0", False)
     keep(store, key, RECORD, BINARY)
-    keep(store, key, Record(0, 4, 1, {0: (0.5,)}, 0.0, {}), BINARY)
+    assert keep(store, key, Record(0, 4, 1, {0: (0.5,)}, 0.0, {}), BINARY) == (RECORD, BINARY)
     assert find(store, key) == (RECORD, BINARY)
 
 
