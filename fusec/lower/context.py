@@ -264,7 +264,7 @@ def dense_stride(t: TensorType) -> tuple[Expr, ...]:
     """The strides a new buffer for that type gets: its own where they are dense, else row-major."""
     numbers = [(ex.as_int(s), ex.as_int(n)) for s, n in zip(t.stride, t.shape, strict=True)]
     if any(s is None or n is None for s, n in numbers):
-        return t.stride if _permuted_contiguous(t) else contiguous_stride(t.shape)
+        return t.stride if dense(t.shape, t.stride) else contiguous_stride(t.shape)
     step = 1
     pairs = sorted((s, n) for s, n in numbers if s is not None and n is not None and n != 1)
     for stride, size in pairs:
@@ -274,14 +274,15 @@ def dense_stride(t: TensorType) -> tuple[Expr, ...]:
     return t.stride
 
 
-def _permuted_contiguous(t: TensorType) -> bool:
-    left = [i for i, n in enumerate(t.shape) if n is not ex.ONE]
+def dense(shape: Sequence[Expr], stride: Sequence[Expr]) -> bool:
+    """Whether strides walk memory in some order without gaps or repetitions."""
+    left = [i for i, n in enumerate(shape) if n is not ex.ONE]
     step: Expr = ex.ONE
     while left:
-        found = next((i for i in left if t.stride[i] is step), None)
+        found = next((i for i in left if stride[i] is step), None)
         if found is None:
             return False
-        step = step * t.shape[found]
+        step = step * shape[found]
         left.remove(found)
     return True
 

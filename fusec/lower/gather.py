@@ -15,9 +15,9 @@ from fusec.ir import loop as lp
 from fusec.ir.expr import Expr, Sym
 from fusec.ir.graph import Node, Ref
 from fusec.ir.loop import External, Scalar
-from fusec.lower.context import Lowering, Value, normalise_dim
+from fusec.lower.context import Lowering, Value, dense, normalise_dim
 from fusec.lower.rules import Rule
-from fusec.lower.view import View
+from fusec.lower.view import View, as_buffer_view, whole
 from fusec.lower.views import reshape
 
 _MESSAGE: Final = "index out of range in {}"
@@ -49,8 +49,9 @@ class Place:
         return lp.op("max", "i64", lp.op("min", "i64", found, last), lp.const(0, "i64"))
 
     def check(self) -> None:
-        """Emit the assertion that every index is in range, once for an index and a size."""
-        low, index = self.low, self.index
+        """Emit the assertion that every index is in range, once for an index (in whatever shape it
+        is used) and a size."""
+        low, index = self.low, _all_of(self.low, self.index)
         if not low.first_time(
             ("index", index.buffer, index.index, index.shape, self.size, self.wrap)
         ):
@@ -78,6 +79,19 @@ class Place:
                 origin=(low.position,),
             )
         )
+
+
+def _all_of(low: Lowering, view: View) -> View:
+    """The buffer of a view that rearranges all of it and repeats nothing; else the view."""
+    memory = low.buffers[view.buffer]
+    strides = as_buffer_view(view, memory.stride)
+    if strides is None or not (
+        dense(strides.shape, strides.stride) and dense(memory.shape, memory.stride)
+    ):
+        return view
+    if strides.offset is not ex.ZERO or ex.product(view.shape) is not ex.product(memory.shape):
+        return view
+    return whole(view.buffer, view.dtype, memory.shape)
 
 
 def usable(view: View) -> bool:

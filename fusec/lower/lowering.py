@@ -48,7 +48,7 @@ RULES: Final[dict[str, Rule]] = {
     **POOLING,
 }
 
-# What a library does better than loops of ours, or better where no rule takes it (scatters of single
+# What a library does better than loops of ours, or where no rule takes it (scatters of single
 # elements on a CPU, windows of unknown size): not counted as missing.
 LIBRARY: Final = frozenset(
     f"aten.{name}"

@@ -229,11 +229,15 @@ def _extreme_pair(op: str) -> Rule:
         assert isinstance(index_type, TensorType)
         if not x.shape:
             return low.external(node, "fallback")
-        work = accumulator_of(x.dtype)
-        if work == "bool" or x.dtype == "u64":
+        if x.dtype == "u64":
             return low.external(node, "fallback")
+        # Of masks as of the numbers 0 and 1.
+        work = "i32" if x.dtype == "bool" else accumulator_of(x.dtype)
         values = low.reduce(op, x, dims, work, lambda v: lp.cast(v, work), keepdim=keepdim)
-        indices = low.reduce(f"arg{op}", x, dims, "i64", lambda v: v, keepdim=keepdim)
+        searched = work if x.dtype == "bool" else x.dtype
+        indices = low.reduce(
+            f"arg{op}", x, dims, "i64", lambda v: lp.cast(v, searched), keepdim=keepdim
+        )
         return (
             finish(low, values, lambda v: lp.cast(v, value_type.dtype), value_type),
             finish(low, indices, lambda v: v, index_type),

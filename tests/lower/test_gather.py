@@ -124,6 +124,25 @@ def test_out_of_range_raises_and_reads_nothing(name: str, place: int) -> None:
     torch.testing.assert_close(compiled(x, good), fn(x, good))
 
 
+def test_an_index_is_checked_once_in_whatever_shape_it_is_used() -> None:
+    def fn(x: torch.Tensor, i: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return F.embedding(i, x), F.embedding(i.view(-1), x * 2), F.embedding(i.t()[None], x), x[i]
+
+    x, i = values((7, 5), torch.float32), torch.tensor([[0, 6, 2], [1, 1, 3]])
+    compiled = compile_and_compare(fn, x, i)
+    checks = [target for target, reason in compiled.calls if reason == "check"]
+    assert len(checks) == 2  # x[i] takes negative indices too
+    parts = Compiled(lambda x, i: (F.embedding(i[:, 1:], x), F.embedding(i[:1], x)))
+    for place in ((0, 1), (1, 2), (0, 0)):
+        bad = i.clone()
+        bad[place] = 7
+        with pytest.raises(RuntimeError, match="out of range"):
+            parts(x, bad)
+    bad = i.clone()
+    bad[1, 0] = 7  # no part reads it
+    parts(x, bad)
+
+
 def test_negative_indices_wrap_only_where_eager_wraps() -> None:
     x = values((5, 3), torch.float32)
     compile_and_compare(lambda x, i: x[i], x, torch.tensor([-1, -5, 0]))

@@ -19,6 +19,7 @@ _REDUCTIONS = {
     "amax": lambda x: (x.amax(), x.amax(1), x.amin((0, 3)), x.amin(-1, keepdim=True)),
     "max": lambda x: (x.max(), x.min()),
     "max_dim": lambda x: (*x.max(1), *x.min(-1, keepdim=True), *x.max(0), *x.min(2)),
+    "max_dim_mask": lambda x: (*(x > 0).max(1), *(x > 0).min(-1, True), *(x > 9).max(0)),
     "aminmax": lambda x: (*x.aminmax(), *x.aminmax(dim=1)),
     "any": lambda x: ((x > 1).any(), (x > 1).any(1), (x > 1).all(3), (x > -9).all(), x.any()),
     "any_dims": lambda x: ((x > 1).any((1, 2)), (x > 1).all((0, 3), keepdim=True)),
