@@ -19,9 +19,11 @@ from fusec.options import Options
 # Versions that the tests run on; one more is accepted on trust.
 PYTHON = ((3, 11), (3, 14))
 TORCH = ((2, 11), (2, 15))
+TRITON = ((3, 6), (3, 10))
 SPACE_BYTES = 1 << 30
 PROBE_S = 3.0
 COMPILE_S = 60.0
+_KERNEL = "def probe(p0):\n    tl.store(p0, 41 + 1)\n"
 _PROBE = "int probe(int x) { return x + 1; }\n"
 
 
@@ -74,8 +76,24 @@ def torch(options: Options) -> Check:
 
 
 def triton(options: Options) -> Check:
-    """Triton, which only CUDA targets need."""
-    return Check("triton", Level.OK, _installed("triton") or "not installed (CPU targets only)")
+    """Triton, tried for real on a GPU's kernel; only compiling for GPUs needs it."""
+    from fusec.codegen.gpu_source import GpuSource, Variant
+    from fusec.codegen.triton_toolchain import compile_variant, compiler_version
+    from fusec.ir.expr import ONE
+
+    try:
+        found = compiler_version().split()[-1]
+    except CompileError:
+        return Check("triton", Level.OK, "not installed (CPU targets only)")
+    advice = "kernels for GPUs are made with 3.6 to 3.9: pip install 'fusec[gpu]'"
+    if not TRITON[0] <= _release(found) < TRITON[1]:
+        return Check("triton", Level.WARN, found, advice)
+    kernel = GpuSource("probe", "sm_80", ("*i32",), (Variant(_KERNEL, (), 1, 1, (ONE,)),))
+    try:
+        compile_variant(kernel, 0, COMPILE_S)
+    except CompileError as error:
+        return Check("triton", Level.WARN, f"{found}: {error.message}", advice)
+    return Check("triton", Level.OK, f"{found}; makes kernels for GPUs")
 
 
 def extras(options: Options) -> Check:
