@@ -66,8 +66,10 @@ def _variant(
 
 def _sizes(loop: KernelLoop) -> tuple[Sym, ...]:
     """The sizes known only at the call that the kernel depends on."""
-    bound = {s for n in lp.walk(s.value for s in loop.statements)
-             if isinstance(n, lp.Load) for s, _ in n.indirect}  # fmt: skip
+    bound = {symbol for s in loop.statements for symbol, _ in s.indirect}
+    for node in lp.walk(v for s in loop.statements for v in s.scalars):
+        if isinstance(node, lp.Load):
+            bound.update(symbol for symbol, _ in node.indirect)
     found: dict[Sym, None] = {}
     for e in (*(upper(a) for a in loop.axes), *expressions(loop)):
         for s in ex.symbols(e):

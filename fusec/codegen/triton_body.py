@@ -20,7 +20,7 @@ from fusec.errors import CodegenError
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.expr import Expr, Sym
-from fusec.ir.kernel import Argument, linear
+from fusec.ir.kernel import Argument, Statement, linear
 from fusec.ir.loop import Const, Index, Load, Op, Reduced, Scalar
 
 Shape = frozenset[str]
@@ -343,18 +343,24 @@ class Scope:
         names = {s: text for s, (text, _) in bound.items()}
         return triton_condition(guard, self._namer(is_wide(guard), names))
 
-    def store(self, buffer: int, index: tuple[Expr, ...], value: Scalar, shape: Shape) -> None:
-        """Write a value at every point of a shape."""
+    def store(self, s: Statement, shape: Shape) -> None:
+        """Write a statement's value at every point of a shape. A scatter's points may name one
+        place at once: of stored values any may stay, added ones go in atomically."""
         frame = self.frame
-        dtype = frame.buffers[buffer].dtype
+        dtype = frame.buffers[s.buffer].dtype
+        value = s.value
         if isinstance(value, Op) and value.name == f"round_{dtype}":
             value = value.args[0]  # to store it is to round it
+        bound = {symbol: (self.value(v), frame.shape(v)) for symbol, v in s.indirect}
         name = self.value(lp.cast(value, dtype))
-        arguments = [self._pointer(buffer, index, {}, shape), name]
+        arguments = [self._pointer(s.buffer, s.index, bound, shape), name]
         mask = self._mask(shape, None)
         if mask:
             arguments.append(mask)
-        self.emit(f"tl.store({', '.join(arguments)})")
+        if s.scatter == "add":
+            self.emit(f'tl.atomic_add({", ".join(arguments)}, sem="relaxed")')
+        else:
+            self.emit(f"tl.store({', '.join(arguments)})")
 
 
 def dim_lines(frame: Frame, d: Dim, start: str) -> list[str]:

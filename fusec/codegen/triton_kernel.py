@@ -131,7 +131,7 @@ class _Kernel:
             folds.finish(root, s)
         for s in self.across:
             if s.fold is None:
-                root.store(s.buffer, s.index, s.value, frozenset((FOLDED,)))
+                root.store(s, frozenset((FOLDED,)))
 
     def _stage(self, scope: Scope, stage: int) -> None:
         """What happens at the kept axes' points, then what happens along the folded ones."""
@@ -166,7 +166,7 @@ class _Kernel:
 
     def _store(self, scope: Scope, s: Statement) -> None:
         dims = self.tile.dims if s.inner else self.tile.kept
-        scope.store(s.buffer, s.index, s.value, frozenset(d.name for d in dims))
+        scope.store(s, frozenset(d.name for d in dims))
 
     def _at_once(self, scope: Scope, statements: list[Statement]) -> None:
         for s in statements:  # old values of inputs, before any of them is overwritten

@@ -20,6 +20,8 @@ def kernel_name(loop: KernelLoop, kind: str) -> str:
     for s in loop.statements:
         if s.fold is not None:
             counts[s.fold] = counts.get(s.fold, 0) + 1
+        if s.scatter is not None:
+            counts[f"scatter_{s.scatter}"] = 1
         for node in lp.walk((s.value,)):
             if isinstance(node, Op) and node.name not in _MINOR:
                 counts[node.name] = counts.get(node.name, 0) + 1

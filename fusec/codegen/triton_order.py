@@ -15,6 +15,7 @@ from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr, Sym
 from fusec.ir.kernel import KernelLoop, linear
+from fusec.ir.loop import Load
 from fusec.schedule.axes import simplify_axes
 
 _FAR: Final = 1 << 60  # a stride known only at the call
@@ -37,7 +38,7 @@ def accesses(loop: KernelLoop) -> Iterator[tuple[Expr, int]]:
         if s.fold is None:
             argument = loop.buffers[s.buffer]
             yield linear(s.index, argument.stride), DTYPES[argument.dtype].size
-    for load in {load: None for s in inner for load in lp.loads(s.value)}:
+    for load in {n: None for s in inner for n in lp.walk(s.scalars) if isinstance(n, Load)}:
         argument = loop.buffers[load.buffer]
         yield linear(load.index, argument.stride), DTYPES[argument.dtype].size
 

@@ -30,7 +30,8 @@ def precise_values(loop: KernelLoop) -> frozenset[Scalar]:
             todo.append(s.value)
         if s.fold in ("argmax", "argmin"):
             todo.append(s.value)
-        todo.extend(n for n in lp.walk((s.value,)) if _shows(n))
+        todo.extend(n for n in lp.walk(s.scalars) if _shows(n))
+        todo.extend(v for _, v in s.indirect)
     while todo:
         node = todo.pop()
         if node in found:

@@ -40,7 +40,11 @@ def simplify(loop: KernelLoop) -> KernelLoop:
             if kept != s.buffer:
                 same[s.buffer] = kept
                 continue
-        statements.append(replace(s, value=value))
+        indirect = tuple(
+            (symbol, lp.rewrite(v, lambda n: _simpler(n, memo, same), memo))
+            for symbol, v in s.indirect
+        )
+        statements.append(replace(s, value=value, indirect=indirect))
     results = {b: dtype for b, dtype in loop.results.items() if b not in same}
     return replace(loop, statements=tuple(statements), results=results)
 

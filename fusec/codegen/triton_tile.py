@@ -47,7 +47,7 @@ class Dim:
     def masked(self) -> bool:
         """Whether some block has points beyond the end."""
         count = ex.as_int(self.count)
-        return count is None or count % self.block != 0
+        return not count or count % self.block != 0
 
     @property
     def programs(self) -> Expr:
