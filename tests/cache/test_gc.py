@@ -19,7 +19,7 @@ from cache.config import ServiceConfig
 from cache.digest import digest
 from cache.doomed import Doomed
 from cache.embedded import serve_in_thread
-from cache.errors import CacheError, ConfigError, NotReachable, ProtocolError
+from cache.errors import CacheError, ConfigError, MissingBlobs, NotReachable, ProtocolError
 from cache.fence import Fence
 from cache.gc import Policy
 from cache.local import LocalStore
@@ -349,7 +349,7 @@ class Traffic:
                 self.published += 1
                 if rng.random() < 0.3:
                     store.delete_entry(key(rng.randrange(60)))
-            except NotReachable:
+            except (NotReachable, MissingBlobs):
                 time.sleep(0.05)  # its blob is being removed: it comes again
             except CacheError as error:
                 self.faults.append(error)
