@@ -289,6 +289,42 @@ def test_inputs_are_cleared_and_gradients_not_recorded() -> None:
         del out
 
 
+def test_the_gpu_of_the_inputs_has_recordings_of_its_own() -> None:
+    case = _Case(_program())
+    x, w = torch.randn(16), torch.randn(16)
+    for ordinal in (0, 3):
+        case.gpus.elsewhere.update({id(x): ordinal, id(w): ordinal})
+        for step in range(4):
+            case.gpus.selected.clear()
+            assert torch.equal(case(x, w)[0], 2 * x + 1)
+            assert case.replayed == (step >= 2)
+            assert case.gpus.selected == ([3, 0] if ordinal else [])
+    assert case.records == 2
+
+
+def test_streams_have_recordings_of_their_own() -> None:
+    case = _Case(_program())
+    x, w = torch.randn(16), torch.randn(16)
+    for stream in (0, 77):
+        case.gpus.stream_handle = stream
+        for step in range(4):
+            assert torch.equal(case(x, w)[0], 2 * x + 1)
+            assert case.replayed == (step >= 2)
+    assert case.records == 2
+
+
+def test_a_call_while_the_pool_is_busy_runs_as_always() -> None:
+    pools = GraphPools()
+    case = _Case(_program(), pools)
+    x, w = torch.randn(16), torch.randn(16)
+    _warm(case, x, w)
+    launches = seen("launches")
+    with pools.of(case.gpus, 0, 0).lock:
+        assert torch.equal(case(x, w)[0], 2 * x + 1)
+    assert seen("launches") == launches + 1
+    assert case.records == 0
+
+
 def test_a_failed_recording_runs_as_always() -> None:
     case = _Case(_program())
     x, w = torch.randn(16), torch.randn(16)
