@@ -16,7 +16,7 @@ from fusec.codegen.triton_toolchain import compile_variants
 from fusec.errors import CompileError
 from tests.codegen.kernels import KERNELS
 from tests.codegen.triton_cases import Case, grouped, run_cases, walked
-from tests.codegen.triton_corpus import LOOPED, OPERATIONS
+from tests.codegen.triton_corpus import LOOPED, OPERATIONS, SCATTERS
 
 _SIZES: tuple[dict[str, int], ...] = ({"s0": 37, "s1": 1000}, {"s0": 2, "s1": 5})
 
@@ -51,9 +51,13 @@ def test_every_operation_is_right(tmp_path: Path) -> None:
     check([Case(name, text) for name, text in OPERATIONS.items()], tmp_path)
 
 
+def test_scatters_are_right(tmp_path: Path) -> None:
+    check([Case(name, text, (0, 1, 2)) for name, text in SCATTERS.items()], tmp_path)
+
+
 @pytest.mark.parametrize("isa", ["sm_90", "gfx942"])
 def test_every_operation_and_long_rows_compile(isa: str) -> None:
-    plain = [(text, gpu_emitter(isa)) for text in OPERATIONS.values()]
+    plain = [(t, gpu_emitter(isa)) for t in (*OPERATIONS.values(), *SCATTERS.values())]
     long = [(text, gpu_emitter(isa, partial(walked, 64))) for text in LOOPED.values()]
     jobs = [
         (kernel, 0)

@@ -129,3 +129,33 @@ OPERATIONS = {
         + [(f"aten._to_copy.default(%0, dtype=dtype:{to})", to) for to in _TYPES],
     ),
 }
+
+# Places that are loaded: rows added up, in float32 for a half type; an input changed in place.
+SCATTERS = {
+    "rows_added": """\
+%0 = input "g": bf16[6, 5, 40]
+%1 = input "i": i64[6, 5]
+%2 = call aten.remainder.Scalar(%1, 9): i64[6, 5]
+%3 = call aten.mul.Tensor(%0, 2.0): bf16[6, 5, 40]
+%4 = call aten.embedding_dense_backward.default(%3, %2, 9, 3, false): bf16[9, 40]
+return %4
+""",
+    "rows_added_to": """\
+%0 = input "x": f64[7, 300]
+%1 = input "i": i64[20]
+%2 = input "v": f64[300]
+%3 = call aten.remainder.Scalar(%1, 7): i64[20]
+%4 = call aten._unsafe_index_put.default(%0, [%3], %2, true): f64[7, 300]
+return %4
+""",
+    "input_changed": """\
+%0 = input "x": f32[7, 33]
+%1 = input "v": f32[4, 33]
+%2 = call aten.arange.default(4, dtype=dtype:i64): i64[4]
+%3 = call aten.mul.Tensor(%2, 3): i64[4]
+%4 = call aten.remainder.Scalar(%3, 7): i64[4]
+%5 = call aten._unsafe_index_put.default(%0, [%4], %1): f32[7, 33]
+%6 = call aten.copy_.default(%0, %5): f32[7, 33]
+return
+""",
+}
