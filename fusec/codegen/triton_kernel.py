@@ -65,7 +65,7 @@ class _Kernel:
             *(f"{d.constant}: tl.constexpr" for d in self.tile.dims),
         ]
         lines = [f"def {name}({', '.join(parameters)}):"]
-        lines += [_INDENT + line for line in self.root.lines]
+        lines += [_INDENT + line for line in self.root.lines or ["pass"]]
         return "\n".join(lines) + "\n"
 
     # -- where a program is -----------------------------------------------------------------
