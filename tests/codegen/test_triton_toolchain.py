@@ -1,6 +1,7 @@
 """Triton kernels are compiled for every target with no GPU, the same bytes each time, in children
 that may be lost."""
 
+import functools
 import importlib.util
 import os
 import re
@@ -79,6 +80,7 @@ def test_every_target(isa: str) -> None:
     assert type(binary).from_bytes(binary.to_bytes()) == binary
 
 
+@functools.cache
 def _spilling(isa: str) -> GpuBinary:
     variant = Variant(SPILL, (("BLOCK", 16384),), 2, 1, GRID, cooperative=True)
     source = GpuSource("triton_spill", isa, ("*fp32", "*fp32", "i32"), (variant,))
@@ -90,7 +92,7 @@ def test_usage_is_what_the_vendors_tool_reads(tmp_path: Path) -> None:
     assert triton is not None
     assert triton.origin is not None
     tool = Path(triton.origin).parent / "backends/nvidia/bin/cuobjdump"
-    binaries = [_spilling("sm_90"), *(compile_variant(silu(isa), 0, 60) for isa in NVIDIA)]
+    binaries = [_spilling("sm_80"), *(compile_variant(silu(isa), 0, 60) for isa in NVIDIA)]
     assert binaries[0].spills > 0
     for binary in binaries:
         path = tmp_path / "kernel.cubin"
