@@ -197,7 +197,8 @@ def _verdicts(
 
 def _result(named: Mapping[str, Tensor]) -> Result:
     # Whole numbers too: a quantised value is off by one, or it is not.
-    return Result(Times(), {}, {}, {name: tensor.double() for name, tensor in named.items()})
+    floats = {n: t if t.is_floating_point() else t.double() for n, t in named.items()}
+    return Result(Times(), {}, {}, floats)
 
 
 def _samples(steps: Mapping[str, Step], flush: Tensor, seconds: float) -> dict[str, list[float]]:
