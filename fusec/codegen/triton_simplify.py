@@ -1,4 +1,5 @@
-"""What a kernel need not compute: arithmetic on constants, a reduction that another one makes.
+"""What a kernel need not compute: arithmetic on constants, a reduction that another one makes,
+what happens along axes of no points.
 
 Before: ``max(sub(4096.0, 0.0), 0.0)``; ``b4 = sum(v)`` and ``b5 = sum(v)``. After: ``4096.0``; b4
 serves both. Constants are f32, rounded as the GPU rounds.
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.kernel import KernelLoop, Statement
 from fusec.ir.loop import Const, Op, Reduced, Scalar
@@ -32,7 +34,7 @@ def simplify(loop: KernelLoop) -> KernelLoop:
     same: dict[int, int] = {}  # a result → the one that serves for it
     memo: dict[Scalar, Scalar] = {}
     statements: list[Statement] = []
-    for s in loop.statements:
+    for s in _without_points(loop):
         value = lp.rewrite(s.value, lambda n: _simpler(n, memo, same), memo)
         if s.fold is not None and s.fold not in lp.SCANS:
             key = (s.fold, value, s.stage, s.across, loop.results[s.buffer])
@@ -47,6 +49,18 @@ def simplify(loop: KernelLoop) -> KernelLoop:
         statements.append(replace(s, value=value, indirect=indirect))
     results = {b: dtype for b, dtype in loop.results.items() if b not in same}
     return replace(loop, statements=tuple(statements), results=results)
+
+
+def _without_points(loop: KernelLoop) -> tuple[Statement, ...]:
+    """Statements of a kernel whose folded axes have no points: nothing is loaded or stored along
+    them (there may be no memory to load from), and their folds are of nothing."""
+    if not any(ex.as_int(a.upper) == 0 for a in loop.folded if a.upper is not None):
+        return loop.statements
+    return tuple(
+        s if not s.inner else replace(s, value=lp.const(0, s.value.dtype))
+        for s in loop.statements
+        if not s.inner or (s.fold is not None and s.fold not in lp.SCANS)
+    )
 
 
 def _simpler(node: Scalar, memo: dict[Scalar, Scalar], same: dict[int, int]) -> Scalar | None:

@@ -16,7 +16,7 @@ from fusec.codegen.triton_toolchain import compile_variants
 from fusec.errors import CompileError
 from tests.codegen.kernels import KERNELS
 from tests.codegen.triton_cases import Case, grouped, run_cases, walked
-from tests.codegen.triton_corpus import LOOPED, OPERATIONS, SCATTERS
+from tests.codegen.triton_corpus import EMPTY, LOOPED, OPERATIONS, SCATTERS
 
 _SIZES: tuple[dict[str, int], ...] = ({"s0": 37, "s1": 1000}, {"s0": 2, "s1": 5})
 
@@ -53,6 +53,20 @@ def test_every_operation_is_right(tmp_path: Path) -> None:
 
 def test_scatters_are_right(tmp_path: Path) -> None:
     check([Case(name, text, (0, 1, 2)) for name, text in SCATTERS.items()], tmp_path)
+
+
+def test_random_numbers_are_those_of_every_target(tmp_path: Path) -> None:
+    shapes = {
+        "rows": (6, 100, 0),
+        "from_a_block": (6, 100, 8),
+        "odd": (6, 99, 0),
+        "off": (6, 100, 3),
+    }
+    check([Case(name, "", random=arguments) for name, arguments in shapes.items()], tmp_path)
+
+
+def test_axes_of_no_points_are_right(tmp_path: Path) -> None:
+    check([Case(name, text) for name, text in EMPTY.items()], tmp_path)
 
 
 @pytest.mark.parametrize("isa", ["sm_90", "gfx942"])

@@ -25,14 +25,18 @@ from fusec.schedule.split_folds import split_folds
 
 @dataclass(frozen=True)
 class Case:
-    """A graph, the values of its sizes, and the numbers of the variants to try; block: rows are
-    walked in blocks of this size (0: as the variants say); times: launches that are made one."""
+    """A graph, the values of its sizes, and the numbers of the variants to try.
+
+    block: rows are walked in blocks of this size (0: as the variants say); times: launches that
+    are made one; random: instead of a graph, arguments of `tests.codegen.triton_philox.program`.
+    """
 
     name: str
     text: str
     picks: tuple[int, ...] = (0,)
     block: int = 0
     times: int = 1
+    random: tuple[int, ...] = ()
     sizes: dict[str, int] = field(default_factory=dict)
 
 

@@ -64,6 +64,29 @@ return %1
 """,
 }
 
+# Axes of no points: there may be no memory to load from.
+EMPTY = {
+    "rows": """\
+%0 = input "x": f32[0, 31]
+%1 = call aten.exp.default(%0): f32[0, 31]
+%2 = call aten.sum.dim_IntList(%1, [1]): f32[0]
+return %1, %2
+""",
+    "columns": """\
+%0 = input "x": f32[0, 31]
+%1 = call aten.sum.dim_IntList(%0, [0]): f32[31]
+%2 = call aten.erf.default(%0): f32[0, 31]
+return %1, %2
+""",
+    "everything": """\
+%0 = input "x": f32[5, 0, 3]
+%1 = call aten.sum.default(%0): f32[]
+%2 = call aten.any.default(%0): bool[]
+%3 = call aten.cumsum.default(%0, 1): f32[5, 0, 3]
+return %1, %2, %3
+""",
+}
+
 _UNARY = (
     "exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh acosh "
     "atanh erf erfc sqrt rsqrt sigmoid reciprocal lgamma neg abs sign floor ceil trunc round relu"

@@ -36,8 +36,11 @@ from fusec.ir.text import parse_graph
 from fusec.ir.verify_kernel import verify_kernel
 from fusec.runtime.operators import TORCH_DTYPES
 from fusec.schedule.axes import simplify_axes
+from fusec.schedule.cost import GPU
 from fusec.schedule.groups import Schedule
 from fusec.schedule.kernel_loop import build_kernel_loop, read_outside
+from fusec.schedule.search import schedule
+from tests.codegen import triton_philox
 from tests.codegen.triton_cases import grouped, walked
 
 _LOWER = re.compile(r"\b(f32|bf16|f16)\b")
@@ -272,13 +275,26 @@ def check(
     return found
 
 
+def check_random(runner: Runner, rows: int, columns: int, first: int) -> list[str]:
+    """What is wrong with random numbers, in every form of their kernel."""
+    plan = schedule(triton_philox.program(rows, columns, first), machine=GPU)
+    want = triton_philox.expected(rows, columns, first)
+    found: list[str] = []
+    for pick, block in ((0, 0), (3, 0), (0, 64), (1, 64)):
+        got = runner.run(plan, [torch.tensor([triton_philox.KEY])], {}, pick, block)
+        if not all(torch.equal(a, b) for a, b in zip(got, want, strict=True)):
+            found.append(f"variant {pick}, block {block}: other numbers")
+    return found
+
+
 def main() -> None:
     runner = Runner(Path(sys.argv[1]))
     for line in sys.stdin:
         case = json.loads(line)
         name = case.pop("name")
         try:
-            wrong = check(runner, **case)
+            random = case.pop("random")
+            wrong = check_random(runner, *random) if random else check(runner, **case)
         except Exception as error:  # noqa: BLE001 - whatever it is, the case has failed
             wrong = [f"{type(error).__name__}: {error}"]
         sys.stdout.write(json.dumps({"name": name, "wrong": wrong}) + "\n")
