@@ -88,18 +88,13 @@ def publish(
         written = store.put_entry(key, data)
     if written:
         return manifest
-    standing_bytes = store.get_entry(key)
-    if standing_bytes is not None:
-        try:
-            standing, _ = open_entry(key, standing_bytes, trust)
-        except NewerVersion:
-            return manifest
-        except (Corrupt, ProtocolError, TooLarge, Untrusted):
-            standing = None
-        if standing is not None and not _absent(store, standing):
-            return standing
-    store.replace_entry(key, data)
-    return manifest
+    return _replace_unless_good(store, key, data, trust) or manifest
+
+
+def put_entry_over(store: Store, key: str, data: bytes, trust: Trust) -> None:
+    """Write an entry, blobs being there; one that stands and is whole and trusted is kept."""
+    if not store.put_entry(key, data):
+        _replace_unless_good(store, key, data, trust)
 
 
 def lookup(
@@ -192,6 +187,25 @@ _REASONS: tuple[tuple[type[CacheError], Miss], ...] = (
 
 def _reason(error: CacheError) -> Miss:
     return next((miss for kind, miss in _REASONS if isinstance(error, kind)), Miss.CORRUPT)
+
+
+def _replace_unless_good(store: Store, key: str, data: bytes, trust: Trust) -> Manifest | None:
+    """The manifest that stands and is good, or None when `data` has taken its place.
+
+    None as well for one of a newer version, which is left alone.
+    """
+    standing_bytes = store.get_entry(key)
+    if standing_bytes is not None:
+        try:
+            standing, _ = open_entry(key, standing_bytes, trust)
+        except NewerVersion:
+            return None
+        except (Corrupt, ProtocolError, TooLarge, Untrusted):
+            standing = None
+        if standing is not None and not _absent(store, standing):
+            return standing
+    store.replace_entry(key, data)
+    return None
 
 
 def _check_match(key: str, manifest: Manifest, blobs: Mapping[str, bytes]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cache.errors import CacheError
 from fusec import __version__
-from fusec.cli import demo, doctor, explain, keys, prewarm, serve, stats
+from fusec.cli import demo, doctor, explain, keys, prewarm, serve, stats, store
 from fusec.errors import FusecError
 
 _EXAMPLES = """\
@@ -18,6 +18,7 @@ examples:
   fusec explain mymodel:example   kernels of your model, what they save, what was not fused
   fusec keys generate farm.key    the key that signs a farm's artifacts
   fusec prewarm mymodel:example --target cuda:sm_90   compile for a GPU that is elsewhere
+  fusec cache export a.tar        artifacts for a cluster that no network joins
   fusec stats                     what the local cache holds, and the service's hits and misses
 
 In a program:  model = torch.compile(model, backend="fusec")
@@ -34,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"fusec {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (demo, serve, doctor, stats, explain, prewarm, keys):
+    for module in (demo, serve, doctor, stats, explain, prewarm, keys, store):
         module.add(commands)
     return top
 
