@@ -21,6 +21,7 @@ from fusec.ir.loop import Load
 
 MAX_VARIANTS: Final = 10
 _ROW_BYTES: Final = 1 << 17  # of a row that a program keeps: half the registers there are
+_IN_FLIGHT: Final = 128  # bytes that a thread asks for at once
 _SHORT_ROW: Final = 1024  # shorter rows share a program
 _TILE: Final = 2048  # elements of a program with short rows
 _NARROW: Final = 16  # an axis too short for a side of a tile
@@ -130,13 +131,21 @@ def _rows(loop: KernelLoop) -> Iterator[Tile]:
                 if width * x <= 8192:
                     yield Tile(dims, (), None, min(16, guess * x), 1, early)
     if count is None or count > 4096:
+        base = _block(loop)
         for block, warps in (
-            (4096, 8), (8192, 8), (8192, 4), (2048, 4), (4096, 4), (8192, 16), (16384, 16),
-            (1024, 4),
+            (base, 4), (base, 8), (2 * base, 8), (base // 2, 4), (2 * base, 4), (base // 2, 8),
+            (2 * base, 16), (base // 4, 4),
         ):  # fmt: skip
             if block < 2 * width:
                 dim = Dim(FOLDED, loop.inner, block, looped=True)
                 yield Tile((dim,), loop.kept, None, warps, 2)
+
+
+def _block(loop: KernelLoop) -> int:
+    """How much of a row four warps take at once: some loads of 16 bytes a thread are on their
+    way."""
+    found = _IN_FLIGHT * 4 * _LANES // max(2, _row_bytes(loop))
+    return max(1024, min(8192, _power(found + 1) // 2))
 
 
 def _short_rows(loop: KernelLoop, width: int, rows: int | None) -> Iterator[Tile]:
@@ -200,14 +209,20 @@ def _columns(loop: KernelLoop) -> Iterator[Tile]:
 
 
 def _most_persistent(loop: KernelLoop) -> int:
-    """How long a row may be to stay in registers: by the bytes that its loads keep there."""
-    rows = {n: None for s in loop.statements if s.inner for n in lp.loads(s.value)}
-    held = sum(
-        DTYPES[load.dtype].size
-        for load in rows
-        if any(x in loop.folded for e in load.index for x in ex.symbols(e))
-    )
+    """How long a row may be to stay in registers, where all is computed as f32 at least."""
+    held = sum(max(4, DTYPES[load.dtype].size) for load in _row_loads(loop))
     return max(_SHORT_ROW, _power(_ROW_BYTES // max(4, held) + 1) // 2)
+
+
+def _row_bytes(loop: KernelLoop) -> int:
+    """Bytes that are loaded for a point of a row."""
+    return sum(DTYPES[loop.buffers[load.buffer].dtype].size for load in _row_loads(loop))
+
+
+def _row_loads(loop: KernelLoop) -> list[Load]:
+    """What is loaded anew along the folded axes."""
+    loads = {n: None for s in loop.statements if s.inner for n in lp.loads(s.value)}
+    return [n for n in loads if any(x in loop.folded for e in n.index for x in ex.symbols(e))]
 
 
 def _loads_later(loop: KernelLoop) -> bool:
