@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
-from triton.runtime.interpreter import TensorHandle
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
 
 from fusec.capture.eager import EagerProgram
 from fusec.codegen.gpu import gpu_emitter
@@ -53,6 +53,22 @@ from tests.codegen.triton_interpreter import libdevice
 
 @triton.jit
 """
+
+
+def _splat_masks(builder: InterpreterBuilder) -> None:
+    """The interpreter makes int32 of a mask that it spreads over a tile, and then refuses it."""
+    splat = builder.create_splat
+
+    def create_splat(ret_ty: Any, arg: TensorHandle) -> TensorHandle:
+        made = splat(ret_ty, arg)
+        if arg.dtype.scalar == tl.int1:
+            made.data = made.data.astype(bool)
+        return made
+
+    builder.create_splat = create_splat
+
+
+_splat_masks(interpreter_builder)
 
 
 class Libdevice:
