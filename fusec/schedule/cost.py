@@ -52,9 +52,11 @@ class Machine:
     cache_rate: float
     cache_bytes: int  # a kernel that moves less works in the cache
     write_cost: float  # of a byte written, in bytes read: a store may read the line first
-    # A row of up to row_bytes stays where it can be read again at row_rate.
+    # A row whose values take up to row_bytes, 4 each, stays where it can be read again at row_rate;
+    # one of up to near_bytes in memory is read again from the cache.
     row_bytes: int
     row_rate: float
+    near_bytes: int
     # Points of the kept axes that keep all arithmetic, and all of the memory's rate, in use.
     busy_arithmetic: float
     busy_memory: float
@@ -78,6 +80,7 @@ CPU: Final = Machine(
     write_cost=2.0,
     row_bytes=256 << 10,
     row_rate=60.0,
+    near_bytes=0,
     busy_arithmetic=2.0,
     busy_memory=1.5,
     vector_rate=3.0,
@@ -110,6 +113,7 @@ GPU: Final = Machine(
     write_cost=1.0,
     row_bytes=192 << 10,
     row_rate=1e6,  # a row of this size stays in registers
+    near_bytes=320 << 10,
     busy_arithmetic=132.0,
     busy_memory=100.0,
     vector_rate=900.0,
@@ -218,6 +222,8 @@ def kernel_time(
     memory = moved / rate
     if row_bytes < machine.row_bytes:
         memory += again / machine.row_rate
+    elif read < machine.near_bytes * rows:
+        memory += again / machine.cache_rate
     else:
         memory += again / machine.memory_rate
     if streams > machine.streams:

@@ -202,7 +202,38 @@ class Partition:
                 continue
             again = {**reads, **self.facts[producer].reads}
             del again[buffer]
-            yield again, ((producer, number),)
+            pairs = self._repeat_inputs(number, step, producer, again, inside)
+            yield again, pairs
+
+    def _repeat_inputs(
+        self,
+        number: int,
+        step: Compute,
+        producer: int,
+        reads: dict[int, float],
+        inside: frozenset[int],
+    ) -> tuple[tuple[int, int], ...]:
+        """What a repeated value is made of, repeated too where no kernel stores it so far; taken
+        from ``reads`` for what that reads."""
+        home = self.home or {}
+        pairs = [(producer, number)]
+        room = MAX_REPEATED - self.facts[producer].operations
+        waiting = list(self.facts[producer].reads)
+        while waiting:
+            buffer = waiting.pop()
+            maker = self.dependencies.writer.get(buffer)
+            if maker is None or maker not in home or (maker, number) in pairs:
+                continue
+            if buffer in self.stored or buffer in self.spilled or buffer in inside:
+                continue
+            room -= self.facts[maker].operations
+            if room < 0 or not self._repeatable(maker, step):
+                break
+            pairs.append((maker, number))
+            reads.pop(buffer, None)
+            reads.update(self.facts[maker].reads)
+            waiting += self.facts[maker].reads
+        return tuple(pairs)
 
     def _repeatable(self, producer: int, reader: Compute) -> bool:
         step = self.program.steps[producer]
@@ -248,6 +279,7 @@ class Partition:
         if space.reduces and not space.folded[-1]:
             programs /= self.machine.column_points
         work = written = 0.0
+        sources: dict[int, dict[int, float]] = {}
         again: dict[tuple[int, int], float] = {}  # (stage, buffer): what a later stage reads anew
         streams = len(group.reads)
         extra: dict[int, float] = {}
@@ -259,8 +291,14 @@ class Partition:
             assert isinstance(step, Compute)
             facts = self.facts[member]
             visited = rows if member in group.outer else everywhere
-            if stage and member not in group.outer:
-                again.update(((stage, b), size) for b, size in facts.reads.items())
+            needs: dict[int, float] = {}  # from memory, in place of what the kernel makes
+            for b, size in facts.reads.items():
+                needs.update(sources.get(b, {b: size}))
+            inner = member not in group.outer
+            running = step.reduction is None or step.reduction.scans
+            sources[step.output] = needs if inner and running else {}
+            if stage and inner:
+                again.update(((stage, b), size) for b, size in needs.items())
             work += (facts.weight + extra.get(member, 0.0)) * visited
             if step.output in self.stored or step.output in self.spilled:
                 written += facts.result_bytes

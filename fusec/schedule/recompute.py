@@ -36,12 +36,13 @@ def written_out(reader: Compute, producer: Compute) -> Compute:
 def recompute(
     program: LoopProgram, groups: list[Group], pairs: Iterable[tuple[int, int]]
 ) -> tuple[LoopProgram, list[Group], dict[int, int]]:
-    """Apply (producer, reader) pairs of step numbers, in program order of the readers.
+    """Apply (producer, reader) pairs of step numbers, in program order of the readers; a producer
+    that another one brings in comes after it.
 
     Returns the program, its groups, and the new number of each step that is still there.
     """
     steps = list(program.steps)
-    for producer, reader in sorted(pairs, key=lambda pair: (pair[1], pair[0])):
+    for producer, reader in sorted(pairs, key=lambda pair: (pair[1], -pair[0])):
         made, used = steps[producer], steps[reader]
         assert isinstance(made, Compute)
         assert isinstance(used, Compute)

@@ -12,6 +12,7 @@ the number of threads.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,7 +20,7 @@ from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr, Sym
-from fusec.ir.loop import Buffer, Compute, LoopProgram, Reduction, Step
+from fusec.ir.loop import Buffer, Compute, Load, LoopProgram, Reduction, Step
 from fusec.schedule.cost import CPU, Machine, points
 
 MIN_CHUNKS: Final = 4
@@ -194,11 +195,29 @@ def _contiguous(
         dimension = dimensions[load.buffer]
         if dimension is None:
             continue
-        used = {s for e in load.index for s in ex.symbols(e)}
-        for atom, coefficient in ex.linear_terms(load.index[dimension])[1]:
-            if coefficient == 1 and isinstance(atom, Sym) and atom in weight:
-                weight[atom] += _points(tuple(a for a in weight if a in used))
+        used = set(_symbols(load))
+        for axis in _unit_steps(load.index[dimension]):
+            if axis in weight:
+                weight[axis] += _points(tuple(a for a in weight if a in used))
     return max(reversed(weight), key=weight.__getitem__, default=None)
+
+
+def _symbols(load: Load) -> Iterator[Sym]:
+    """The symbols that a place depends on, also through values that are loaded for it."""
+    for e in load.index:
+        yield from ex.symbols(e)
+    for _, value in load.indirect:
+        for inner in lp.loads(value):
+            yield from _symbols(inner)
+
+
+def _unit_steps(e: Expr) -> Iterator[Sym]:
+    """Axes along which an index moves by one, mostly: those inside a remainder too."""
+    for atom, coefficient in ex.linear_terms(e)[1]:
+        if coefficient == 1 and isinstance(atom, Sym):
+            yield atom
+        elif coefficient == 1 and isinstance(atom, ex.Binary) and atom.op == "%":
+            yield from _unit_steps(atom.left)
 
 
 def _even(axes: list[Sym], wanted: int, shortest: int) -> tuple[int, _Cut] | None:
