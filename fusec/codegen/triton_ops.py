@@ -51,7 +51,7 @@ def constant(node: Const, operation: str) -> str:
     if dtype == "bool":
         return typed(node)
     if dtype == "i32" or (operation in _INFIX and dtype not in _REALS):
-        return str(int(value))
+        return str(_wrapped(int(value), dtype))
     if dtype == "f32":
         number = _single(float(value))
         if number == 0 or not math.isfinite(number) or abs(number) >= _SMALLEST_NORMAL:
@@ -65,7 +65,7 @@ def typed(node: Const) -> str:
     if dtype in _REALS:
         text = _float(_single(float(value)) if dtype == "f32" else float(value))
     else:
-        text = str(bool(value)) if dtype == "bool" else str(int(value))
+        text = str(bool(value)) if dtype == "bool" else str(_wrapped(int(value), dtype))
     return f"tl.full([], {text}, {TYPES[dtype]})"
 
 
@@ -185,6 +185,13 @@ def _integer(name: str, dtype: str, args: list[str]) -> str | None:
         "shr": f"shift_right({a}, {b}, {bits})",
     }
     return found.get(name)
+
+
+def _wrapped(value: int, dtype: str) -> int:
+    """The integer of that type with the same low bits."""
+    bits = 8 * DTYPES[dtype].size
+    low = value & ((1 << bits) - 1)
+    return low - (1 << bits) if dtype.startswith("i") and low >> (bits - 1) else low
 
 
 def _single(value: float) -> float:

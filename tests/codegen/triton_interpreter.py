@@ -61,7 +61,7 @@ def _splat_masks(builder: InterpreterBuilder) -> None:
 
     def create_splat(ret_ty: Any, arg: TensorHandle) -> TensorHandle:
         made = splat(ret_ty, arg)
-        if arg.dtype.scalar == tl.int1:
+        if arg.data.dtype == bool:
             made.data = made.data.astype(bool)
         return made
 
