@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from fusec.errors import OptionsError
 
-POLICIES: Final = ("wait", "require", "off")
+POLICIES: Final = ("wait", "async", "require", "off")
 MODES: Final = ("default", "reduce-overhead", "max-autotune")
 
 

@@ -37,6 +37,7 @@ from fusec.ir.wire import graph_to_bytes
 from fusec.options import Options, Target
 from fusec.remote.jobs import FrontRecord, GraphJob, parts_of
 from fusec.remote.tiers import FrontFound
+from fusec.swap import Swap
 from fusec.trace import Recorder
 
 log = logging.getLogger("fusec")
@@ -48,6 +49,8 @@ TargetOf = Callable[[int | None], Target]
 
 class Ticket(Protocol):
     """A graph in flight (`fusec.remote.ticket.Ticket`)."""
+
+    def done(self) -> bool: ...
 
     def result(self) -> Found: ...
 
@@ -79,6 +82,9 @@ class _Pending:
         self.job = job
         self._ticket = ticket
         self._session = session
+
+    def done(self) -> bool:
+        return self._ticket.done()
 
     def result(self) -> Executable:
         return self._session.executable(self.job, self._ticket)
@@ -132,18 +138,52 @@ class Session:
             if known is not None:
                 return known
         promises = seams.shape_promises()
-        traced, jobs = self._traced(gm, inputs, target)
+        traced, pending = self._traced(gm, inputs, target)
+        record = None
         if isinstance(front, Fingerprint):
             if seams.shape_promises() == promises:
                 recipe = make_recipe(traced, inputs)
             else:
                 recipe = "AOTAutograd added guards on sizes"
             if isinstance(recipe, Recipe):
-                parts = parts_of({job.label: job.fingerprint.hex for job in jobs})
-                self._resolver.publish_front(FrontRecord(front.entries, parts, recipe.to_bytes()))
+                parts = parts_of({each.job.label: each.job.fingerprint.hex for each in pending})
+                record = FrontRecord(front.entries, parts, recipe.to_bytes())
             else:
                 self._ineligible(recipe)
+
+        def finish() -> None:
+            """Wait for the graphs; only then can their front record be published."""
+            done = False
+            try:
+                traced.fill()
+                done = True
+            finally:
+                if not done:
+                    for each in pending:
+                        each.cancel()
+            if record is not None:
+                self._resolver.publish_front(record)
+
+        if self.options.policy == "async" and not all(each.done() for each in pending):
+            return self._swapped(gm, traced.fn, finish)
+        finish()
         return traced.fn
+
+    def _swapped(
+        self, gm: torch.fx.GraphModule, compiled: Callable[..., Any], finish: Callable[[], None]
+    ) -> Callable[..., Any]:
+        """Eager now, compiled from the call after it is ready."""
+
+        def failed(error: FusecError) -> None:
+            self._warn(error)
+            self.recorder.count("fallbacks_to_eager")
+
+        def ready() -> None:
+            self.recorder.count("swaps")
+
+        swap = Swap(gm.forward, compiled, finish, ready=ready, failed=failed)
+        swap.start()
+        return swap
 
     def _front(
         self, gm: torch.fx.GraphModule, inputs: Sequence[Any], target: Target
@@ -188,8 +228,8 @@ class Session:
 
     def _traced(
         self, gm: torch.fx.GraphModule, inputs: Sequence[Any], target: Target
-    ) -> tuple[Traced, list[GraphJob]]:
-        """AOTAutograd's result, its graphs compiled."""
+    ) -> tuple[Traced, list[_Pending]]:
+        """AOTAutograd's result, its graphs on their way."""
         started: list[_Pending] = []
 
         def start(graph: Graph, role: str) -> _Pending:
@@ -204,7 +244,7 @@ class Session:
             if not done:  # a fault, or Dynamo wants to trace again: nobody will ask for these
                 for pending in started:
                     pending.cancel()
-        return traced, [pending.job for pending in started]
+        return traced, started
 
     def _target_of_graph(self, graph: Graph, target: Target) -> Target:
         """target: of the inputs of Dynamo's graph, one of whose graphs may be on the CPU alone."""

@@ -45,6 +45,7 @@ COUNTERS: Mapping[str, str] = {
     "graph_hits": "graph key found: the compiler skipped",
     "graph_misses": "graph key not found",
     "fallbacks_to_eager": "graphs that run eager because they could not be compiled",
+    "swaps": "Dynamo graphs that ran eager until their artifacts came (policy async)",
     "local_compiles": "graphs compiled in this process",
     "farm_compiles": "graphs compiled by the farm while this process waited",
     "remote_errors": "the remote was unreachable, slow or answered with an error",

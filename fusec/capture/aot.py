@@ -1,6 +1,6 @@
 """AOTAutograd over one Dynamo graph: forward and backward graphs, compiled at the same time.
 
-`trace` hands each graph out as soon as it exists and waits for the executables only when
+`trace` hands each graph out as soon as it exists; the executables are waited for only when
 AOTAutograd is done, so that whoever compiles has both under way at once.
 """
 
@@ -50,12 +50,14 @@ class Part:
 class Traced:
     """fn: the callable, taking the Dynamo graph's inputs; parts: its graphs, the forward first.
 
-    forward: what a recipe is made of, or why there can be none.
+    forward: what a recipe is made of, or why there can be none. fill: waits for the executables;
+    fn may be called from then on.
     """
 
     fn: Callable[..., Any]
     parts: tuple[Part, ...]
     forward: seams.SimpleForward | str
+    fill: Callable[[], None]
 
 
 class _Slot:
@@ -90,10 +92,10 @@ def trace(
     *,
     recorder: Recorder,
 ) -> Traced:
-    """Run AOTAutograd and compile what it makes.
+    """Run AOTAutograd and start to compile what it makes; `Traced.fill` waits for it.
 
-    Raises CaptureUnsupported for a graph that has no form of ours, or what `compile_graph` and
-    its pending executables raise.
+    Raises CaptureUnsupported for a graph that has no form of ours, or what `compile_graph`
+    raises; `fill` raises what its pending executables raise.
     """
     parts: dict[str, Part] = {}
     slots: list[_Slot] = []
@@ -124,7 +126,11 @@ def trace(
             inference=compiler("inference"),
             decompositions=decompositions.table(),
         )
-    for slot in slots:
-        slot.fill()
+
+    def fill() -> None:
+        for slot in slots:
+            slot.fill()
+
     ordered = tuple(parts[r] for r in ("forward", "inference", "backward") if r in parts)
-    return Traced(fn, ordered, forward[-1] if forward else "AOTAutograd made no forward graph")
+    simple = forward[-1] if forward else "AOTAutograd made no forward graph"
+    return Traced(fn, ordered, simple, fill)

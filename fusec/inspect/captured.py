@@ -52,6 +52,7 @@ def capture(
         except CaptureUnsupported as error:  # Dynamo would wrap it: raised below, as it is
             faults.append(error)
             return seams.disable(gm.forward)
+        traced.fill()
         found.append(traced.parts)
         return seams.disable(traced.fn)
 

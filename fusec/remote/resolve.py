@@ -160,7 +160,11 @@ class Resolver:
             if ticket is not None:
                 return ticket.share()
             ticket = self._in_flight[job.key] = Ticket(job, self._means, self._ended)
-        ticket.start()
+        if self._remote is None:
+            ticket.start()
+        else:
+            # Beside the caller, who goes on with tracing while entries and blobs travel.
+            threading.Thread(target=ticket.start, name="fusec-ticket", daemon=True).start()
         return ticket
 
     def compile_again(self, job: GraphJob, error: FusecError) -> Found:

@@ -87,7 +87,8 @@ class Ticket:
         self._reason: FusecError | None = None
 
     def done(self) -> bool:
-        """True when `result` will not wait."""
+        """True when `result` will not wait. Waits for the look-up itself, within the budget."""
+        self._started.wait()
         return self._found is not None
 
     def result(self) -> Found:
@@ -122,7 +123,7 @@ class Ticket:
             farm.cancel(job.fingerprint)
 
     def start(self) -> None:
-        """Look up, then submit to the farm. Called once, by the resolver."""
+        """Look up, then submit to the farm. Called once, by the resolver, maybe in a thread."""
         means = self._means
         try:
             hit = means.tiers.find([self.job.key]).get(self.job.key)
@@ -142,6 +143,9 @@ class Ticket:
         return self
 
     def _submit(self, farm: FarmClient) -> None:
+        with self._counting:
+            if self._users <= 0:
+                return  # cancelled while it was looked up
         job = self.job
         farm_job = FarmJob(
             job.fingerprint.hex,

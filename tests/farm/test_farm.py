@@ -146,6 +146,7 @@ def test_cancel_by_the_last_waiter_stops_the_job(client: NewClient, tmp_path: Pa
         time.sleep(0.2)
         alone.cancel()
         again = one.resolver.submit(graph_job("t.slow2", "t.slow3", "t.slow4", "t.slow5"))
+        assert not again.done()  # which waits until it is submitted
         again.cancel()
         assert _metric(farm, 'fusec_farm_jobs_total{state="failed"}') == 2
         time.sleep(0.8)
