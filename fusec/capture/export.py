@@ -37,6 +37,23 @@ MAX_CONSTANT_BYTES: Final = 1 << 20
 """Larger constants become inputs that the caller appends: weights never leave the client."""
 
 
+# Operators that may become atomic additions on a GPU.
+_ADDING: Final = frozenset(
+    f"aten.{name}.default"
+    for name in (
+        "scatter_add",
+        "index_add",
+        "index_put",
+        "_unsafe_index_put",
+        "embedding_dense_backward",
+    )
+)
+
+
+def _on_gpu(kind: ValueType) -> bool:
+    return isinstance(kind, TensorType) and kind.device == "cuda"
+
+
 @dataclass(frozen=True)
 class Exported:
     """graph: the graph; constants: tensors to append to its inputs at each call.
@@ -175,6 +192,11 @@ class _Exporter:
             )
         if name is None or not (isinstance(target, seams.OpOverload) or not n.kwargs):
             raise CaptureUnsupported(f"{target!r} is no ATen operator")
+        if name in _ADDING and _on_gpu(kind) and torch.are_deterministic_algorithms_enabled():
+            raise CaptureUnsupported(
+                "what is added at one place is added in any order on a GPU",
+                hint="torch.use_deterministic_algorithms is set: this graph runs in eager",
+            )
         args, kwargs = list(n.args), dict(n.kwargs)
         if target is torch.ops.prims.convert_element_type.default:
             name, kwargs = "aten._to_copy.default", {"dtype": args.pop()}

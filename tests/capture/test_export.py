@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from fusec.capture.aot import Traced, trace
 from fusec.capture.eager import EagerProgram, constant, run_eager
@@ -273,3 +274,26 @@ def test_sparse_inputs_are_refused() -> None:
     graph.output((x,))
     with pytest.raises(CaptureUnsupported, match="layout"):
         export(torch.fx.GraphModule(nn.Module(), graph))
+
+
+def test_additions_in_any_order_are_refused_where_results_must_repeat() -> None:
+    mode = FakeTensorMode()
+    graph = torch.fx.Graph()
+    sources = []
+    for shape, dtype in (((5, 3), torch.float32), ((4,), torch.int64), ((4, 3), torch.float32)):
+        source = graph.placeholder(f"p{len(sources)}")
+        memory = torch.empty(shape, dtype=dtype, device="meta")
+        source.meta["val"] = FakeTensor(mode, memory, torch.device("cuda", 0))
+        sources.append(source)
+    x, i, u = sources
+    added = graph.call_function(torch.ops.aten.index_add.default, (x, 0, i, u))
+    added.meta["val"] = x.meta["val"]
+    graph.output((added,))
+    gm = torch.fx.GraphModule({}, graph)
+    assert export(gm).graph.nodes[3].target == "aten.index_add.default"
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(CaptureUnsupported, match="any order"):
+            export(gm)
+    finally:
+        torch.use_deterministic_algorithms(False)

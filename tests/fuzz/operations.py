@@ -213,7 +213,9 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("torch.log_softmax({a}, {dim})", "f", _dim, 0.7),
     Operation("F.layer_norm({a}, {a}.shape[-1:])", "f"),
     Operation("{a}.norm(dim={dim})", "f", _dim, 0.4),
-    Operation("{a}.cumsum({dim})", "f", _dim, 0.3),
+    Operation("{a}.cumsum({dim})", "n", _dim),
+    Operation("F.avg_pool1d({a}.reshape(1, -1, {a}.shape[-1]), 3, 1, 1)", "f", weight=0.4),
+    Operation("F.max_pool1d({a}.reshape(1, -1, {a}.shape[-1]), 2, 1, 1)", "f", weight=0.4),
     # placing
     Operation("torch.cat([{a}, {b}], {dim})", "**", _dim, 1.5, same=True),
     Operation("torch.stack([{a}, {b}], {dim})", "**", _dim, 0.8, same=True),
@@ -222,6 +224,13 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("torch.triu({a}, {diagonal})", "n", _number, 0.5),
     Operation("torch.select_scatter({a}, {a}.select({dim}, {at}) * 2, {dim}, {at})", "n", _slice),
     Operation("{a}.slice_scatter({a}[{index}] + 1, {dim}, {start})", "n", _slice, 0.3),
+    Operation(
+        "{a}.index_add({dim}, {b}.flatten()[:1].long() % {size},"
+        " {a}.select({dim}, 0).unsqueeze({dim}))",
+        "fi",
+        _slice,
+        0.4,
+    ),
     Operation("{a}.index_select({dim}, {b}.flatten()[:3].long() % {size})", "*i", _slice, 0.5),
     Operation("torch.gather({a}, {dim}, {b}.long() % {size})", "*i", _slice, 0.5, same=True),
     Operation("{a} + torch.arange({a}.shape[-1])", "n", weight=0.5),
