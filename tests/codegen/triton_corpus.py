@@ -135,6 +135,7 @@ def _integers(dtype: str) -> str:
         [(f"{_full(name)}(%0, %1)", dtype) for name in (*_WHOLE, *(f"{b}.Tensor" for b in _BITS))]
         + [(f"{_full(name)}(%0)", dtype) for name in ("neg", "abs", "sign", "bitwise_not")]
         + [(f"{_full(name)}(%0, {number})", dtype) for name in _BY_NUMBER]
+        + [("aten.mul.Tensor(%0, -3)", dtype)]
         + [(f"aten.{name}.Tensor(%0, %1)", "bool") for name in _COMPARISONS]
         + [(f"aten._to_copy.default(%0, dtype=dtype:{to})", to) for to in _TYPES],
     )
