@@ -14,6 +14,7 @@ import torch
 
 from fusec.capture import decompositions, seams
 from fusec.capture.export import Exported, export
+from fusec.capture.partition import partition
 from fusec.capture.rewrite import rewrite
 from fusec.faults import contained
 from fusec.ir.graph import Graph
@@ -124,6 +125,7 @@ def trace(
             forward=compiler("forward"),
             backward=compiler("backward"),
             inference=compiler("inference"),
+            partition=partition,
             decompositions=decompositions.table(),
         )
 

@@ -1,8 +1,8 @@
 """Every touch of torch's private API, in one place, for torch 2.11 to 2.14.
 
-Nothing outside this file imports `torch._dynamo`, `torch._functorch`, `torch._decomp`,
-`torch._guards` or reads their metadata classes: those change with each release. Each function here
-has a test, so that a new release shows at once which seam moved.
+Nothing outside this file and `seams_joint.py` imports `torch._dynamo`, `torch._functorch`,
+`torch._decomp`, `torch._guards` or reads their metadata classes: those change with each release.
+Each function here has a test, so that a new release shows at once which seam moved.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import torch._functorch.config as functorch_config
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._functorch._aot_autograd.schemas import MutationType, OutputType
 from torch._functorch.aot_autograd import aot_module_simplified
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch._ops import HigherOrderOperator as HigherOrderOperator
 from torch._ops import OpOverload as OpOverload
@@ -319,10 +318,12 @@ def aot_module(
     forward: Callable_,
     backward: Callable_,
     inference: Callable_,
+    partition: Callable_,
     decompositions: dict[Any, Callable_],
 ) -> Callable_:
     """Run AOTAutograd; each compiler gets (graph module, inputs) and returns a boxed callable.
 
+    partition: called as `seams_joint.torch_partition` is, with the joint graph of a training step.
     The backward is compiled with the forward, so that both can be under way at once. Donated
     buffers are off: with them a second backward through a retained graph is an error.
     """
@@ -334,7 +335,7 @@ def aot_module(
             fw_compiler=forward,
             bw_compiler=backward,
             inference_compiler=inference,
-            partition_fn=min_cut_rematerialization_partition,
+            partition_fn=partition,
             decompositions=decompositions,
             keep_inference_input_mutations=True,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fusec.capture import seams
+from fusec.capture import seams, seams_joint
 from fusec.capture.seams import SimpleForward, TangentLayout
 
 PACKAGE = Path(seams.__file__).parents[1]
@@ -62,6 +63,7 @@ def forward_of(fn: Any, *args: Any, dynamic: bool | None = None) -> SimpleForwar
             forward=compiler(True),
             backward=lambda gm, _: boxed(gm),
             inference=compiler(False),
+            partition=seams_joint.torch_partition,
             decompositions={},
         )
 
@@ -78,10 +80,10 @@ def boxed(gm: torch.fx.GraphModule) -> Any:
 
 
 def test_private_torch_is_touched_nowhere_else() -> None:
-    """Private modules of torch, and private names below `torch`, stand in seams.py alone."""
+    """Private modules of torch, and private names below `torch`, stand in the seams alone."""
     found = []
     for path in PACKAGE.rglob("*.py"):
-        if path.name == "seams.py" or "demo" in path.parts:
+        if path.name in ("seams.py", "seams_joint.py") or "demo" in path.parts:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             names: list[str] = []
@@ -378,6 +380,7 @@ def test_without_output_check() -> None:
             forward=compile_one,
             backward=compile_one,
             inference=compile_one,
+            partition=seams_joint.torch_partition,
             decompositions={},
         )
 
@@ -410,3 +413,48 @@ def test_python_modes_leaves_fake_tensors_out() -> None:
         with torch.device("meta"):
             assert seams.python_modes() == 1
     assert not seams.is_fake(torch.ones(2))
+
+
+def test_what_splits_joint_graphs() -> None:
+    """torch's private function takes what `split_joint` gives it, and needs nothing else."""
+    made = inspect.signature(seams_joint.partitioners._extract_fwd_bwd_modules).parameters.values()
+    given = {"joint_module", "saved_values", "saved_sym_nodes", "num_fwd_outputs"}
+    assert given <= {p.name for p in made}
+    assert {p.name for p in made if p.default is p.empty} <= given
+
+
+def test_special_joint_graphs_are_torchs() -> None:
+    """A setting of the user's, a tag, a collective or a sub-graph: not ours to cut."""
+    import torch._functorch.config as config
+
+    graph = torch.fx.Graph()
+    node = graph.placeholder("primals_1")
+    node.meta["val"] = torch.ones(2)
+    graph.output((node,))
+    joint = torch.fx.GraphModule({}, graph)
+    assert not seams_joint.torch_partitions(joint)
+    with config.patch(activation_memory_budget=0.5):
+        assert seams_joint.torch_partitions(joint)
+    node.meta["recompute"] = 1
+    assert seams_joint.torch_partitions(joint)
+    del node.meta["recompute"]
+    node.meta["val"] = object()
+    assert seams_joint.torch_partitions(joint)
+
+
+def test_sizes_of_values() -> None:
+    assert seams_joint.size_in_bytes(torch.ones(3, 4, dtype=torch.float64)) == 96
+    assert seams_joint.size_in_bytes(torch.ones(3, 4).bool()) == 12
+    assert seams_joint.size_in_bytes(None) is None
+    seen: list[int | None] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        values = [n.meta["example_value"] for n in gm.graph.find_nodes(op="placeholder")]
+        seen.append(next(seams_joint.size_in_bytes(v) for v in values if isinstance(v, Tensor)))
+        return gm.forward
+
+    run(backend, torch.sin, torch.ones(5, 4), dynamic=True)
+    first = seen[-1]
+    torch._dynamo.reset()
+    run(backend, torch.sin, torch.ones(50, 40), dynamic=True)
+    assert seen[-1] == first  # a key must not depend on the size that came first

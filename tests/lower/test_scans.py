@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fusec.errors import VerifyError
-from fusec.ir.loop import Reduction, format_program
+from fusec.ir.loop import Reduction
+from fusec.ir.loop_text import format_program
 from fusec.ir.verify_loop import verify_program
 from tests.lower.harness import Compiled, check_batch, compare_with_eager, compile_and_compare
 from tests.lower.on_cpu import OnCpu

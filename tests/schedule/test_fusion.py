@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fusec.ir import expr as ex
-from fusec.ir.loop import BufferView, Compute, format_program
+from fusec.ir.loop import BufferView, Compute
+from fusec.ir.loop_text import format_program
 from tests.schedule.programs import calls, dissolved, kernels, scheduled
 
 _SOFTMAX = """\
