@@ -10,79 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
 
 from fusec.codegen import triton_random
 from fusec.codegen.triton_expr import is_wide, triton_condition, triton_expr, triton_operand
+from fusec.codegen.triton_frame import SCALAR, Frame, Shape
 from fusec.codegen.triton_ops import TYPED, constant, conversion, operation, reciprocal, typed
-from fusec.codegen.triton_tile import FOLDED, Dim, Tile, upper
+from fusec.codegen.triton_tile import Dim, upper
 from fusec.errors import CodegenError
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.expr import Expr, Sym
-from fusec.ir.kernel import Argument, Statement, linear
+from fusec.ir.kernel import Statement, linear
 from fusec.ir.loop import Const, Index, Load, Op, Reduced, Scalar
-
-Shape = frozenset[str]
-"""The names of the dimensions that a value varies along."""
-
-_SCALAR: Final[Shape] = frozenset()
-
-
-@dataclass(slots=True)
-class Frame:
-    """What a kernel's values are emitted against: shared by all of its scopes."""
-
-    tile: Tile
-    isa: str
-    buffers: dict[int, Argument]
-    names: dict[int, str]  # buffer → pointer
-    precise: frozenset[Scalar]  # values that have to be as good as their types
-    across: frozenset[int]  # reductions over the carried axis
-    scans: frozenset[int]  # those with a result at every point
-    eviction: Callable[[Load], str]  # the policy of a load, or nothing
-    sizes: tuple[Sym, ...]
-    shapes: dict[Scalar, Shape] = field(default_factory=dict)
-    counter: int = 0
-    single: str = "pid"  # the linear index of the tile's single axes
-    starts: dict[str, str] = field(default_factory=dict)  # the first point of each dimension
-
-    def fresh(self) -> str:
-        self.counter += 1
-        return f"tmp{self.counter - 1}"
-
-    def size(self, s: Sym) -> str:
-        """The name of a size known only at the call."""
-        return f"n{self.sizes.index(s)}"
-
-    def size_text(self, e: Expr) -> str:
-        """An expression of sizes alone."""
-        return triton_expr(e, self.size)
-
-    def shape_of(self, e: Expr) -> Shape:
-        """Along which dimensions an expression of axes and sizes varies."""
-        found = {d.name for s in ex.symbols(e) if (d := self.tile.dim_of(s)) is not None}
-        return frozenset(found)
-
-    def shape(self, node: Scalar) -> Shape:
-        """Along which dimensions a value varies."""
-        for n in lp.walk((node,)):
-            if n not in self.shapes:
-                self.shapes[n] = self._own_shape(n).union(*(self.shapes[c] for c in lp.children(n)))
-        return self.shapes[node]
-
-    def _own_shape(self, node: Scalar) -> Shape:
-        if isinstance(node, Index):
-            return self.shape_of(node.expr)
-        if isinstance(node, Load):
-            parts = [*node.index, *([node.guard] if node.guard is not None else [])]
-            return _SCALAR.union(*(self.shape_of(e) for e in parts))
-        if isinstance(node, Reduced):
-            here = {d.name for d in self.tile.dims}
-            if node.buffer in self.across:
-                return frozenset(here & {FOLDED})
-            return frozenset(here if node.buffer in self.scans else here - {FOLDED})
-        return _SCALAR
 
 
 @dataclass(slots=True)
@@ -292,15 +231,15 @@ class Scope:
                 parts[own] = parts.get(own, ex.ZERO) + atom * coefficient
             order = sorted(parts, key=lambda p: (len(p), sorted(p)))
             if const:
-                first = order[0] if order else _SCALAR
+                first = order[0] if order else SCALAR
                 parts[first] = parts.get(first, ex.ZERO) + const
         else:
             parts[shape_of(offset)] = offset
         text = frame.names[buffer]
-        covered = _SCALAR
+        covered = SCALAR
         for own in sorted(parts, key=lambda p: (len(p), sorted(p))):
             part = parts[own]
-            if part is ex.ZERO and own == _SCALAR:
+            if part is ex.ZERO and own == SCALAR:
                 continue
             wide = is_wide(part)
             text = f"{text} + {triton_operand(part, self._namer(wide, names))}"
@@ -361,17 +300,6 @@ class Scope:
             self.emit(f'tl.atomic_add({", ".join(arguments)}, sem="relaxed")')
         else:
             self.emit(f"tl.store({', '.join(arguments)})")
-
-
-def dim_lines(frame: Frame, d: Dim, start: str) -> list[str]:
-    """Declare a dimension's index from its first point, and its mask."""
-    frame.starts[d.name] = start
-    spread = frame.tile.spread(d)
-    ramp = f"tl.arange(0, {d.constant}){spread}"
-    lines = [f"{d.name} = {ramp}" if start == "" else f"{d.name} = {start} + {ramp}"]
-    if d.masked:
-        lines.append(f"{d.name}mask = {d.name} < {frame.size_text(d.count)}")
-    return lines
 
 
 def _operands(node: Scalar) -> tuple[Scalar, ...]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from fusec.codegen.triton_body import Frame, Scope, Shape
+from fusec.codegen.triton_body import Scope
 from fusec.codegen.triton_expr import is_wide
+from fusec.codegen.triton_frame import Frame, Shape
 from fusec.codegen.triton_ops import TYPES
 from fusec.codegen.triton_tile import Dim
 from fusec.ir import loop as lp

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from fusec.codegen.triton_body import Frame, Scope, dim_lines
+from fusec.codegen.triton_body import Scope
 from fusec.codegen.triton_expr import is_wide
 from fusec.codegen.triton_folds import Folds
+from fusec.codegen.triton_frame import Frame, dim_lines
 from fusec.codegen.triton_online import Merged, Online, merged
 from fusec.codegen.triton_precision import precise_values
 from fusec.codegen.triton_tile import FOLDED, Tile, upper

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fusec.codegen.triton_body import Frame, Scope
+from fusec.codegen.triton_body import Scope
 from fusec.codegen.triton_folds import Folds
+from fusec.codegen.triton_frame import Frame
 from fusec.codegen.triton_ops import TYPES, typed
 from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
