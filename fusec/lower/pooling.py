@@ -254,10 +254,13 @@ def _maximum(rank: int) -> Rule:
             """Points beyond the edge stand for the edge: it is in the window anyway."""
             best: tuple[Scalar, Scalar] | None = None
             work = compute_type(x.dtype)
+            # Positions in 32 bits where they fit: cheaper to choose among.
+            size = ex.as_int(ex.product(w.size for w in windows))
+            small = "i32" if size is not None and size < 1 << 31 else "i64"
             for place, _ in _each(windows, at[-rank:]):
                 place = [w.clamped(e) for w, e in zip(windows, place, strict=True)]
                 value = low.load(x, (*at[:-rank], *place))
-                where = lp.index(_linear(windows, place))
+                where = lp.cast(lp.index(_linear(windows, place)), small)
                 if best is None:
                     best = value, where
                     continue
@@ -265,7 +268,7 @@ def _maximum(rank: int) -> Rule:
                 takes = lp.op("or", "bool", larger, lp.op("isnan", "bool", value))
                 best = (
                     lp.op("where", work, takes, value, best[0]),
-                    lp.op("where", "i64", takes, where, best[1]),
+                    lp.op("where", small, takes, where, best[1]),
                 )
             assert best is not None
             return best
