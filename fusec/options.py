@@ -103,6 +103,11 @@ class Options:
         values["cache_dir"] = Path(str(values["cache_dir"])).expanduser()
         return cls(**values)  # type: ignore[arg-type]
 
+    @property
+    def store_dir(self) -> Path:
+        """Where the local store of the namespace lies."""
+        return self.cache_dir / "ns" / self.namespace if self.namespace else self.cache_dir
+
     def key_entries(self) -> dict[str, object]:
         """The options that change an artifact, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.metadata["key"]}

@@ -166,6 +166,9 @@ class _Noted:
         self._part = part
         self._ticket = ticket
 
+    def done(self) -> bool:
+        return True  # a prewarm waits for every graph, whatever the policy
+
     def result(self) -> Found:
         if self._ticket is None:
             return Found(Manifest.of("graph", {}, b""), {})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Final
 
 from cache.artifacts import Found
@@ -25,6 +26,7 @@ from fusec.ir.graph import Graph
 from fusec.options import Options, Target
 from fusec.remote.farm import FarmClient, FarmUnavailable
 from fusec.remote.jobs import FrontRecord, GraphJob
+from fusec.remote.journal import Journal
 from fusec.remote.notices import Notices
 from fusec.remote.progress import Progress, terminal_progress
 from fusec.remote.ticket import CompileLocal, Means, Ticket
@@ -54,7 +56,9 @@ class Resolver:
         trust: Trust = NOBODY,
         compile_local: CompileLocal | None = None,
         progress: Progress | None = None,
+        journal: Journal | None = None,
     ) -> None:
+        self._journal = journal or Journal(None)
         self._notices = Notices(recorder)
         self._tiers = Tiers(local, remote, self._notices, recorder, trust=trust)
         self._remote = remote
@@ -69,6 +73,7 @@ class Resolver:
             self._notices,
             progress or terminal_progress(options.progress),
             compile_local or _default_compiler,
+            self._journal,
         )
         self._lock = threading.Lock()
         self._in_flight: dict[str, Ticket] = {}
@@ -86,20 +91,26 @@ class Resolver:
         """
         local: Store
         fault: CacheError | None = None
-        folder = options.cache_dir
-        if options.namespace:
-            folder = folder / "ns" / options.namespace
+        folder: Path | None = options.store_dir
         try:
-            local = LocalStore(folder)
+            local = LocalStore(options.store_dir)
         except CacheError as error:
-            local, fault = MemoryStore(), error
+            local, fault, folder = MemoryStore(), error, None
         trust = trust_of(options)
         believes = bool(trust.keys) or trust.unsigned
         remote = None
         if options.remote:
             made = open_client(options, options.remote)
             remote = made if believes else None
-        resolver = cls(local, remote, options, recorder, trust=trust, compile_local=compile_local)
+        resolver = cls(
+            local,
+            remote,
+            options,
+            recorder,
+            trust=trust,
+            compile_local=compile_local,
+            journal=Journal(folder),
+        )
         if options.remote and not believes:
             resolver._notices.fault(
                 "unsigned",
@@ -137,6 +148,7 @@ class Resolver:
         else:
             self._recorder.count("front_hits")
             self._recorder.count("graph_hits", len(front.parts))
+            self._journal.note("front", front.record.entries, "front", hit=True)
         return front
 
     def _count(self, keys: Iterable[str], found: Iterable[str]) -> None:
@@ -178,6 +190,7 @@ class Resolver:
 
     def publish_front(self, record: FrontRecord) -> None:
         """Keep a front record locally and ask the farm to publish it. Never raises for a fault."""
+        self._journal.note("front", record.entries, "front", hit=False)
         try:
             self._tiers.keep_front(record)
         except WireError as error:

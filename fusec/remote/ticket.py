@@ -14,6 +14,7 @@ from fusec.ir.graph import Graph
 from fusec.options import Options, Target
 from fusec.remote.farm import Cause, FarmClient, FarmUnavailable
 from fusec.remote.jobs import GraphJob
+from fusec.remote.journal import Journal
 from fusec.remote.notices import UNREACHABLE, Notices
 from fusec.remote.progress import Progress
 from fusec.remote.protocol import FarmJob, JobStatus
@@ -42,6 +43,7 @@ class Means:
     notices: Notices
     progress: Progress
     compile_local: CompileLocal
+    journal: Journal
 
     def compile_here(self, job: GraphJob, reason: FusecError | None) -> Found:
         """Compile in this process. Raises PolicyError under `require`, CompilerError."""
@@ -128,6 +130,8 @@ class Ticket:
         try:
             hit = means.tiers.find([self.job.key]).get(self.job.key)
             means.recorder.count("graph_misses" if hit is None else "graph_hits")
+            entries = self.job.fingerprint.entries
+            means.journal.note("graph", entries, self.job.label, hit=hit is not None)
             if hit is not None:
                 self._found, self.source = hit
                 self._on_end(self)
