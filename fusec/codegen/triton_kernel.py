@@ -15,7 +15,7 @@ from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.expr import Expr, Sym
 from fusec.ir.kernel import KernelLoop, Statement
-from fusec.ir.loop import Load, Reduced
+from fusec.ir.loop import Load, Reduced, Scalar
 
 _INDENT: Final = "    "
 
@@ -101,9 +101,7 @@ class _Kernel:
         """Ask for everything at once: a fold waits for all threads, and so would loads after it."""
         for s in self.loop.statements:
             for node in lp.walk((s.value,)):
-                if isinstance(node, Load) and not any(
-                    isinstance(n, Reduced) for n in lp.walk((node,))
-                ):
+                if isinstance(node, Load) and not _waits(node):
                     self.root.value(node)
 
     # -- stages -----------------------------------------------------------------------------
@@ -169,10 +167,16 @@ class _Kernel:
         dims = self.tile.dims if s.inner else self.tile.kept
         scope.store(s, frozenset(d.name for d in dims))
 
-    def _at_once(self, scope: Scope, statements: list[Statement]) -> None:
-        for s in statements:  # old values of inputs, before any of them is overwritten
+    def _read_first(self, scope: Scope, statements: list[Statement]) -> None:
+        """Load what inputs hold before any of them is overwritten."""
+        for s in statements:
             if s.fold is None and self.loop.buffers[s.buffer].alias_of >= 0:
-                scope.value(s.value)
+                for node in lp.walk(s.scalars):
+                    if isinstance(node, Load) and not _waits(node):
+                        scope.value(node)
+
+    def _at_once(self, scope: Scope, statements: list[Statement]) -> None:
+        self._read_first(scope, statements)
         for s in statements:
             if s.fold is None:
                 self._store(scope, s)
@@ -195,6 +199,7 @@ class _Kernel:
         body = Scope(self.frame, frozenset(dim.axes), root)
         for line in dim_lines(self.frame, dim, "start"):
             body.emit(line)
+        self._read_first(body, statements)
         for s in statements:
             if s in online:
                 online[s].accumulate(body)
@@ -228,6 +233,11 @@ class _Kernel:
             stage = self.stage + (self.stage + 1 in self.done)
             return "evict_last" if self.last_use[load] > stage else "evict_first"
         return ""
+
+
+def _waits(node: Scalar) -> bool:
+    """Whether a value depends on a reduction."""
+    return any(isinstance(n, Reduced) for n in lp.walk((node,)))
 
 
 def _last_uses(loop: KernelLoop) -> dict[Load, int]:

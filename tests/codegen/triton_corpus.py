@@ -57,6 +57,22 @@ return %6
 %4 = call aten.prod.dim_int(%0, 1): f32[5]
 return %1, %2, %3, %4
 """,
+    "overwritten_scan": """\
+%0 = input "x": f32[5, 300]
+%1 = call aten.cumsum.default(%0, 1): f32[5, 300]
+%2 = call aten.copy_.default(%0, %1): f32[5, 300]
+return
+""",
+    "exchange": """\
+%0 = input "x": f32[5, 300]
+%1 = input "y": f32[5, 300]
+%2 = call aten.amax.default(%0, [1], true): f32[5, 1]
+%3 = call aten.sub.Tensor(%1, %2): f32[5, 300]
+%4 = call aten.add.Tensor(%0, %2): f32[5, 300]
+%5 = call aten.copy_.default(%0, %3): f32[5, 300]
+%6 = call aten.copy_.default(%1, %4): f32[5, 300]
+return
+""",
     "scan": """\
 %0 = input "x": f32[5, 300]
 %1 = call aten.cumsum.default(%0, 1): f32[5, 300]
