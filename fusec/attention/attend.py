@@ -6,9 +6,10 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fusec.attention import operators  # noqa: F401 -- registers them
-from fusec.attention.backends import enabled
+from fusec.attention.backends import MASK_MULTIPLE, enabled
 
 
 def attend(
@@ -46,7 +47,7 @@ def _attend(
     site: int,
 ) -> Tensor:
     if mask is not None:
-        mask = _added(mask, query.dtype).expand(*query.shape[:3], key.shape[2])
+        mask = _aligned(_added(mask, query.dtype)).expand(*query.shape[:3], key.shape[2])
     how = (is_causal, scale, enable_gqa, enabled())
     tensors = [x for x in (query, key, value, mask) if x is not None]
     training = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
@@ -60,6 +61,15 @@ def _attend(
     else:
         out = ops.attention(query, key, value, mask, *how)
     return out
+
+
+def _aligned(mask: Tensor) -> Tensor:
+    """On a GPU, a mask whose rows begin where the kernels want them: a part of a wider one. In the
+    graph that is done once for all layers, and in the kernel that makes the mask."""
+    columns = mask.shape[-1]
+    if not mask.is_cuda or not isinstance(columns, int) or columns % MASK_MULTIPLE == 0:
+        return mask
+    return pad(mask, (0, -columns % MASK_MULTIPLE))[..., :columns]
 
 
 def _autocast(

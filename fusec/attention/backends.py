@@ -1,7 +1,7 @@
 """Which of ATen's kernels computes an attention on a GPU, and the calls to each.
 
-torch's own choice among flash, cuDNN and memory-efficient attention is asked for at every call, so
-that an artifact serves all machines; what only the form of the inputs forbids (a head size that is
+torch's own choice among flash, cuDNN and memory-efficient attention is asked for when a program
+runs, so that an artifact serves all machines; what only the form of the inputs forbids (a head size that is
 no multiple of 8, grouped heads, a mask at an odd address) is brought into form first, as torch
 itself does for some of it. Only then the exact form is taken. The backward asks the same question
 about the same inputs and so gets the same answer.
@@ -28,7 +28,7 @@ CUDNN: Final = 3
 ALL: Final = (1 << MATH) | (1 << FLASH) | (1 << EFFICIENT) | (1 << CUDNN)
 
 _HEAD_MULTIPLE: Final = 8  # of elements of a head: what the kernels' vector loads want
-_MASK_MULTIPLE: Final = 16  # of elements of a mask's rows
+MASK_MULTIPLE: Final = 16  # of elements of a mask's rows
 _STATISTICS_MULTIPLE: Final = 32  # of rows, in what the efficient kernels save
 
 
@@ -173,10 +173,32 @@ def prepare(call: Call) -> tuple[Call, int]:
     return formed, backend
 
 
+_choices: Final[dict[tuple[object, ...], int]] = {}
+_MOST_CHOICES: Final = 1024
+
+
 def _choice(call: Call) -> int:
-    """What torch would take for the call. It looks whether gradients are wanted."""
-    if not call.query.is_cuda:
+    """What torch would take for the call. Asking costs more than a small attention, and the answer
+    follows from layouts and settings alone: it is remembered by them."""
+    q, k, v, mask = call.query, call.key, call.value, call.mask
+    if not q.is_cuda:
         return MATH
+    key = (
+        q.device.index, q.dtype, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(),
+        None if mask is None else (mask.dtype, mask.shape, mask.stride()),
+        *call[4:], enabled(), torch.are_deterministic_algorithms_enabled(),
+        call.training and not q.is_inference(),
+    )  # fmt: skip
+    found = _choices.get(key)
+    if found is None:
+        if len(_choices) >= _MOST_CHOICES:
+            _choices.clear()
+        found = _choices[key] = _asked(call)
+    return found
+
+
+def _asked(call: Call) -> int:
+    """torch's answer. It looks whether gradients are wanted."""
     q, k, v, mask = call.query, call.key, call.value, call.mask
     with _limited(call.backends), torch.set_grad_enabled(call.training):
         if call.training and not q.is_inference():
@@ -207,11 +229,11 @@ def _padded_mask(mask: Tensor | None) -> Tensor | None:
     if mask is None or not mask.is_cuda:
         return mask
     *steps, last = mask.stride()
-    if last == 1 and all(step % _MASK_MULTIPLE == 0 for step in steps):
+    if last == 1 and all(step % MASK_MULTIPLE == 0 for step in steps):
         return mask
     columns = mask.shape[-1]
     once = mask[tuple(slice(0, 1) if s == 0 else slice(None) for s in steps)]
-    wide = pad(once, (0, -columns % _MASK_MULTIPLE))
+    wide = pad(once, (0, -columns % MASK_MULTIPLE))
     return wide[..., :columns].expand(mask.shape)
 
 

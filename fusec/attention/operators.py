@@ -16,6 +16,7 @@ of the query's dtype, added to the scores. scale None: 1/√D. backends: bits, s
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 import torch
@@ -117,6 +118,7 @@ def attention(
     gqa: bool = False,
     backends: int = ALL,
 ) -> Tensor:
+    """The result of attention, (B, H, S, V); for the arguments see the module."""
     call = Call(query, key, value, mask, 0.0, causal, scale, gqa, backends, False, False)
     out, _, _ = run(call)
     return _rows_first_of(out)
@@ -133,6 +135,7 @@ def attention_training(
     backends: int = ALL,
     mask_grad: bool = False,
 ) -> tuple[Tensor, Tensor]:
+    """The result, and the statistics (B, H, S) that `attention_backward` takes."""
     call = Call(query, key, value, mask, 0.0, causal, scale, gqa, backends, True, mask_grad)
     out, lse, _ = run(call)
     assert lse is not None
@@ -152,6 +155,10 @@ def attention_dropout(
     backends: int = ALL,
     mask_grad: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """The result, the statistics and two numbers of the generator, on the GPU or on the CPU.
+
+    p: the share of weights that is dropped; site: nothing is made of it.
+    """
     call = Call(query, key, value, mask, p, causal, scale, gqa, backends, True, mask_grad)
     out, lse, rng = run(call)
     assert lse is not None
@@ -175,6 +182,10 @@ def attention_backward(
     backends: int = ALL,
     mask_grad: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients in the layouts of query, key and value; of the mask, empty where it is not wanted.
+
+    grad: of the result; rng: the two numbers of a forward with dropout.
+    """
     call = Call(query, key, value, mask, p, causal, scale, gqa, backends, True, mask_grad)
     *grads, of_mask = run_backward(call, grad, out, statistics, rng)
     made = [_dense_like(g, of) for g, of in zip(grads, (query, key, value), strict=True)]
@@ -191,9 +202,14 @@ def _rows_first_of(out: Tensor) -> Tensor:
 
 def _dense_like(grad: Tensor, of: Tensor) -> Tensor:
     """A gradient in the layout that `_gradient` promises."""
-    if grad.stride() == _gradient(of.to("meta")).stride():
+    if grad.stride() == _gradient_stride(of.shape, of.stride()):
         return grad
     return _gradient(of).copy_(grad)
+
+
+@functools.lru_cache(maxsize=1024)
+def _gradient_stride(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
+    return _gradient(torch.empty_strided(shape, stride, device="meta")).stride()
 
 
 # -- gradients --------------------------------------------------------------------------------
