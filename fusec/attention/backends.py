@@ -1,10 +1,10 @@
 """Which of ATen's kernels computes an attention on a GPU, and the calls to each.
 
 torch's own choice among flash, cuDNN and memory-efficient attention is asked for when a program
-runs, so that an artifact serves all machines; what only the form of the inputs forbids (a head size that is
-no multiple of 8, grouped heads, a mask at an odd address) is brought into form first, as torch
-itself does for some of it. Only then the exact form is taken. The backward asks the same question
-about the same inputs and so gets the same answer.
+runs, so that an artifact serves all machines; what only the form of the inputs forbids (a head size
+that is no multiple of 8, grouped heads, a mask at an odd address) is brought into form first, as
+torch itself does for some of it. Only then the exact form is taken. The backward asks the same
+question about the same inputs and so gets the same answer.
 """
 
 from __future__ import annotations
