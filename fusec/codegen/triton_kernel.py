@@ -117,10 +117,10 @@ class _Kernel:
         if dim is not None:
             body.lines += dim_lines(self.frame, dim, "start")
         for stage in range(self.loop.stages):
-            self._stage(body, stage)
-            for s in across:
+            for s in across:  # before any store: what is read here may be overwritten by one
                 if s.stage == stage:
                     folds.accumulate(body, s)
+            self._stage(body, stage)
         if dim is None:
             root.emit(self._range("row", upper(axis), ""))
         else:
