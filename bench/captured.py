@@ -61,7 +61,9 @@ def capture(example: Example, *, front_repeats: int = 1) -> Captured:
             found.front_s.append(time.perf_counter() - begin)
             if number == 0:
                 found.front.append(key if isinstance(key, Fingerprint) else key.reason)
-        return trace(gm, inputs, start, recorder=recorder).fn
+        traced = trace(gm, inputs, start, recorder=recorder)
+        traced.fill()
+        return traced.fn
 
     torch._dynamo.reset()
     loss, _ = torch.compile(example.model, backend=backend)(*example.inputs)

@@ -59,7 +59,9 @@ class Keys:
             self.graphs.append(graph_fingerprint(data, self.target, self.options, self.toolchain))
             return Done(graph)
 
-        return trace(gm, inputs, compile_graph, recorder=Recorder()).fn
+        traced = trace(gm, inputs, compile_graph, recorder=Recorder())
+        traced.fill()
+        return traced.fn
 
     def of(self, fn: Callable[..., Any], *args: Any, dynamic: bool | None = None) -> Fingerprint:
         """The front key of a function's one graph. Fails when there is none."""

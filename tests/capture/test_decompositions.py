@@ -43,7 +43,9 @@ def compiled_grads(fn: Callable[..., Any], *args: Tensor) -> list[Tensor | None]
         from fusec.trace import Recorder
         from tests.capture.keys import Done
 
-        return trace(gm, inputs, lambda g, role: Done(g), recorder=Recorder()).fn
+        traced = trace(gm, inputs, lambda g, role: Done(g), recorder=Recorder())
+        traced.fill()
+        return traced.fn
 
     return grads(torch.compile(run, backend=backend), *args)
 

@@ -35,6 +35,7 @@ def traced(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None) -> T
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         kept.append(trace(gm, inputs, lambda g, role: Done(g), recorder=Recorder()))
+        kept[-1].fill()
         return kept[-1].fn
 
     torch.compile(fn, backend=backend, dynamic=dynamic)(*args)
