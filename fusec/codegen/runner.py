@@ -39,7 +39,7 @@ typedef int (*launch_fn)(void *function, u32 x, u32 y, u32 z, u32 bx, u32 by, u3
                          void *stream, void **arguments, void **extra);
 typedef int (*together_fn)(void *function, u32 x, u32 y, u32 z, u32 bx, u32 by, u32 bz, u32 shared,
                            void *stream, void **arguments);
-/* slots: of the buffers; cells: of the numbers after them; grid: cells of the counts of programs. */
+/* slots: of the buffers; cells: of the numbers after them; grid: cells of program counts. */
 typedef struct {
   void *function;
   const int *slots, *cells;
