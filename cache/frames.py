@@ -7,6 +7,7 @@ import zstandard
 from cache import digest as digests
 from cache.errors import Corrupt, TooLarge
 from cache.protocol import MAX_BLOB
+from cache.store import FrameStore, Store
 
 LEVEL = 3
 
@@ -38,3 +39,19 @@ def decompress(frame: bytes, digest: str, *, max_bytes: int = MAX_BLOB) -> bytes
         raise Corrupt(f"blob {digest[:16]}…: {error}") from error
     digests.check(data, digest)
     return data
+
+
+def get_frame(store: Store, digest: str) -> bytes | None:
+    """A blob of any store as a frame, as it lies there where the store keeps frames."""
+    if isinstance(store, FrameStore):
+        return store.get_frame(digest)
+    data = store.get_blob(digest)
+    return None if data is None else compress(data)
+
+
+def put_frame(store: Store, digest: str, frame: bytes) -> None:
+    """Write a blob that comes as a frame. Raises Corrupt, TooLarge and what the store raises."""
+    if isinstance(store, FrameStore):
+        store.put_frame(digest, frame)
+    else:
+        store.put_blob(digest, decompress(frame, digest))

@@ -21,7 +21,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -99,12 +99,20 @@ class LocalStore:
     def put_blob(self, digest: str, data: bytes) -> None:
         """See `Store`."""
         check_blob(digest, data)
-        path = self._blob_path(digest)
-        with _os_errors(self.counters, f"write blob {digest[:16]}… under {self.root}"):
-            with self._lock(fcntl.LOCK_SH):
-                here = _promise(path)
-            if not here:
-                self._write(path, frames.compress(data))
+        self._put(digest, lambda: frames.compress(data))
+
+    def get_frame(self, digest: str) -> bytes | None:
+        """See `FrameStore`."""
+        try:
+            read = self._read_checked(digests.require(digest))
+        except Corrupt:
+            return None
+        return None if read is None else read[0]
+
+    def put_frame(self, digest: str, frame: bytes) -> None:
+        """See `FrameStore`."""
+        frames.decompress(frame, digests.require(digest))
+        self._put(digest, lambda: frame)
 
     def get_entry(self, key: str) -> bytes | None:
         """See `Store`."""
@@ -243,14 +251,27 @@ class LocalStore:
         return self._base / "entries" / kind / name[:2] / name
 
     def _read_blob(self, digest: str) -> bytes | None:
+        read = self._read_checked(digest)
+        return None if read is None else read[1]
+
+    def _read_checked(self, digest: str) -> tuple[bytes, bytes] | None:
+        """A blob's frame and its bytes, verified."""
         path = self._blob_path(digest)
         with _os_errors(self.counters, f"read blob {digest[:16]}… under {self.root}"):
             try:
                 frame = _read(path, MAX_FRAME)
-                return None if frame is None else frames.decompress(frame, digest)
+                return None if frame is None else (frame, frames.decompress(frame, digest))
             except (Corrupt, TooLarge) as error:
                 self._discard(path)
                 raise Corrupt(f"blob {digest[:16]}… under {self.root}: {error}") from error
+
+    def _put(self, digest: str, frame: Callable[[], bytes]) -> None:
+        path = self._blob_path(digest)
+        with _os_errors(self.counters, f"write blob {digest[:16]}… under {self.root}"):
+            with self._lock(fcntl.LOCK_SH):
+                here = _promise(path)
+            if not here:
+                self._write(path, frame())
 
     def _discard(self, path: Path) -> None:
         self.counters.add("corrupt")

@@ -84,7 +84,7 @@ class Reader:
         if kept is not None:
             self._metrics.hits.labels("memory", "blob").inc()
             return kept
-        return await self._merged(digest, "blob", lambda: self._read_frame(digest))
+        return await self._merged(digest, "blob", lambda: frames.get_frame(self.store, digest))
 
     def remember_entry(self, key: str, data: bytes) -> None:
         """An entry was written through this service."""
@@ -127,10 +127,6 @@ class Reader:
         finally:
             if self._flights.get(name) is mine:
                 del self._flights[name]
-
-    def _read_frame(self, digest: str) -> bytes | None:
-        data = self.store.get_blob(digest)
-        return None if data is None else frames.compress(data)
 
     def _keep(self, name: str, data: bytes) -> None:
         if self._memory.put(self._prefix + name, data) and "/" in name:

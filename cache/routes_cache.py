@@ -163,10 +163,10 @@ async def blob_put(state: ServiceState, caller: Caller, request: Request, digest
     forced = await caller.space.fence.must_write(digest)
 
     def write() -> bool:
-        data = frames.decompress(frame, digest)
         if not forced and store.has_blobs([digest]):
+            frames.decompress(frame, digest)  # what is kept in memory is this one
             return False
-        store.put_blob(digest, data)
+        frames.put_frame(store, digest, frame)
         return True
 
     written = await caller.space.reader.call(write)

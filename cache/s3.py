@@ -128,13 +128,20 @@ class S3Store:
     def put_blob(self, digest: str, data: bytes) -> None:
         """See `Store`. Writes in any case: to ask first costs as much for small blobs."""
         check_blob(digest, data)
-        with self._s3_errors(f"write blob {digest[:16]}…"):
-            self._client.put_object(
-                Bucket=self._bucket,
-                Key=self._blob_name(digest),
-                Body=frames.compress(data),
-                ContentType="application/zstd",
-            )
+        self._put(digest, frames.compress(data))
+
+    def get_frame(self, digest: str) -> bytes | None:
+        """See `FrameStore`."""
+        try:
+            read = self._read_checked(digests.require(digest))
+        except Corrupt:
+            return None
+        return None if read is None else read[0]
+
+    def put_frame(self, digest: str, frame: bytes) -> None:
+        """See `FrameStore`."""
+        frames.decompress(frame, digests.require(digest))
+        self._put(digest, frame)
 
     def get_entry(self, key: str) -> bytes | None:
         """See `Store`."""
@@ -305,10 +312,15 @@ class S3Store:
         return self._written_at(name, f"look for blob {digest[:16]}…") is not None
 
     def _read_blob(self, digest: str) -> bytes | None:
+        read = self._read_checked(digest)
+        return None if read is None else read[1]
+
+    def _read_checked(self, digest: str) -> tuple[bytes, bytes] | None:
+        """A blob's frame and its bytes, verified."""
         name = self._blob_name(digest)
         try:
             frame = self._read(name, MAX_FRAME, f"read blob {digest[:16]}…")
-            return None if frame is None else frames.decompress(frame, digest)
+            return None if frame is None else (frame, frames.decompress(frame, digest))
         except (Corrupt, TooLarge) as error:
             self._discard(name)
             raise Corrupt(f"blob {digest[:16]}… in {self.where}: {error}") from error
@@ -332,6 +344,15 @@ class S3Store:
                     if time.monotonic() > give_up:
                         raise NotReachable(f"{action}: slower than {MIN_RATE} bytes a second")
                 return b"".join(chunks)
+
+    def _put(self, digest: str, frame: bytes) -> None:
+        with self._s3_errors(f"write blob {digest[:16]}…"):
+            self._client.put_object(
+                Bucket=self._bucket,
+                Key=self._blob_name(digest),
+                Body=frame,
+                ContentType="application/zstd",
+            )
 
     def _put_entry(self, key: str, data: bytes, **condition: str) -> None:
         self._client.put_object(

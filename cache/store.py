@@ -72,6 +72,20 @@ class BatchStore(Protocol):
         """Those blobs of `digests` that are here, each verified."""
 
 
+@runtime_checkable
+class FrameStore(Protocol):
+    """A store that keeps blobs as zstd frames and passes them on as they are, checked all the same.
+
+    Who serves frames need not compress again what lies there compressed.
+    """
+
+    def get_frame(self, digest: str) -> bytes | None:
+        """The blob as a frame, verified; None as of `Store.get_blob`."""
+
+    def put_frame(self, digest: str, frame: bytes) -> None:
+        """Write a blob that comes as a frame. Raises Corrupt, TooLarge as `frames.decompress`."""
+
+
 def check_blob(digest: str, data: bytes) -> None:
     """Raise unless `data` may be stored under `digest` (ProtocolError, TooLarge, Corrupt)."""
     digests.require(digest)

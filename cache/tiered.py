@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from cache.counters import Counters
 from cache.errors import CacheError, NotReachable
+from cache.frames import get_frame, put_frame
 from cache.protocol import Value
 from cache.store import Blobs, Store, get_blobs
 
@@ -45,6 +46,24 @@ class TieredStore:
         for digest, data in far.found.items():
             self._fill(digest, data)
         return Blobs({**found, **far.found}, far.corrupt)
+
+    def get_frame(self, digest: str) -> bytes | None:
+        """See `FrameStore`."""
+        try:
+            frame = get_frame(self.near, digest)
+        except CacheError:
+            self.counters.add("near_errors")
+            frame = None
+        if frame is None:
+            frame = get_frame(self.far, digest)
+            if frame is not None:
+                self._fill_frame(digest, frame)
+        return frame
+
+    def put_frame(self, digest: str, frame: bytes) -> None:
+        """See `FrameStore`."""
+        put_frame(self.far, digest, frame)
+        self._fill_frame(digest, frame)
 
     def has_blobs(self, digests: Iterable[str]) -> set[str]:
         """See `Store`. Only the far store counts: a copy nearby may be the last one."""
@@ -93,6 +112,12 @@ class TieredStore:
     def _fill(self, digest: str, data: bytes) -> None:
         try:
             self.near.put_blob(digest, data)
+        except CacheError:
+            self.counters.add("near_errors")
+
+    def _fill_frame(self, digest: str, frame: bytes) -> None:
+        try:
+            put_frame(self.near, digest, frame)
         except CacheError:
             self.counters.add("near_errors")
 

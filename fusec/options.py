@@ -36,6 +36,9 @@ class Options:
     cache_dir: Path = _option(
         Path("~/.cache/fusec"), key=False, help="local artifact store, owner-only"
     )
+    cache_bytes: int = _option(
+        32 << 30, key=False, help="bytes of the local store above which the least used goes"
+    )
     token_file: Path | None = _option(None, key=False, help="file holding the bearer token")
     token: str | None = field(
         default=None,
@@ -125,6 +128,11 @@ def _parse(name: str, kind: str, value: object) -> object:
         if lowered in ("0", "false", "no", "off"):
             return False
         raise OptionsError(f"option {name}: {value!r} is neither true nor false", hint="use 1 or 0")
+    if kind == "int":
+        try:
+            return int(value)
+        except ValueError as error:
+            raise OptionsError(f"option {name}: {value!r} is not a whole number") from error
     if kind == "float":
         try:
             return float(value)

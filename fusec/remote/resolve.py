@@ -30,6 +30,7 @@ from fusec.remote.journal import Journal
 from fusec.remote.notices import Notices
 from fusec.remote.progress import Progress, terminal_progress
 from fusec.remote.ticket import CompileLocal, Means, Ticket
+from fusec.remote.tidy import tidy_beside
 from fusec.remote.tiers import FrontFound, Source, Tiers
 from fusec.trace import Recorder
 
@@ -93,7 +94,8 @@ class Resolver:
         fault: CacheError | None = None
         folder: Path | None = options.store_dir
         try:
-            local = LocalStore(options.store_dir)
+            local = opened = LocalStore(options.store_dir)
+            tidy_beside(opened, options.cache_bytes)
         except CacheError as error:
             local, fault, folder = MemoryStore(), error, None
         trust = trust_of(options)

@@ -21,7 +21,7 @@ def test_every_case_is_measured(tmp_path, capsys):
 
 
 def test_an_answer_that_is_no_hit_is_an_error(tmp_path):
-    keys, blobs = service._fill(tmp_path)
+    _, blobs = service._fill(tmp_path)
     with service._service(tmp_path, 1 << 20) as (pid, port):
         case = service._http_case("entry 1 KB", ["graph/" + "f" * 64], blobs)
         with pytest.raises(ValueError, match="404"):

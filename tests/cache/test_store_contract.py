@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from cache import frames
 from cache.artifacts import Miss, lookup, publish
 from cache.digest import digest
 from cache.errors import Corrupt, ProtocolError, TooLarge
@@ -27,6 +28,20 @@ def test_blob_round_trip(store, data):
     assert store.get_blob(name) == data
     put(store, data)
     assert store.get_blob(name) == data
+
+
+def test_frames_are_what_blobs_are(store):
+    data = noise(50_000)
+    frames.put_frame(store, digest(data), frames.compress(data))
+    assert store.get_blob(digest(data)) == data
+    other = put(store, b"other" * 1000)
+    frame = frames.get_frame(store, other)
+    assert frames.decompress(frame, other) == b"other" * 1000
+    assert frames.get_frame(store, ABSENT) is None
+    for bad in (b"", frame[:-1], frames.compress(b"another")):
+        with pytest.raises(Corrupt):
+            frames.put_frame(store, ABSENT, bad)
+    assert store.get_blob(ABSENT) is None
 
 
 def test_absent_blob_is_none(store):
