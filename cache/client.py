@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from cache import artifacts, frames
 from cache import digest as digests
@@ -67,7 +68,15 @@ class CacheClient:
         """See `Store`. Raises Corrupt if what arrived is not the blob."""
         digests.require(digest)
         path = f"{wire.PATH_BLOBS}/{digest}"
-        reply = self._transport.exchange("GET", path, limit=wire.MAX_FRAME)
+        follows = {wire.REDIRECT_HEADER: "1"}
+        reply = self._transport.exchange("GET", path, limit=wire.MAX_FRAME, headers=follows)
+        if reply.status == 307:
+            frame = self._transport.fetch_elsewhere(reply.location, limit=wire.MAX_FRAME)
+            if frame is not None:
+                with suppress(Corrupt, TooLarge):
+                    return self._decompress(frame, digest)
+            # From here it is out of reach, or not what it should be: the service has it.
+            reply = self._transport.exchange("GET", path, limit=wire.MAX_FRAME)
         if reply.status == 404:
             return None
         check_status(reply, path)

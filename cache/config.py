@@ -87,6 +87,13 @@ class ServiceConfig:
     disk_bytes: int = field(
         default=64 << 30, metadata={"help": "most bytes of the copies in the directory `disk`"}
     )
+    redirect_bytes: int = field(
+        default=0,
+        metadata={
+            "help": "blobs of so many bytes at rest are fetched from S3 by the client itself, by a "
+            "presigned address; 0 serves all from here"
+        },
+    )
     store_threads: int = field(default=16, metadata={"help": "most store calls at the same time"})
 
     def __post_init__(self) -> None:
@@ -94,8 +101,10 @@ class ServiceConfig:
             raise ConfigError(f"port {self.port} is not between 0 and 65535")
         if self.memory_bytes < 0 or self.entry_ttl_s < 0 or self.store_threads < 1:
             raise ConfigError("memory_bytes, entry_ttl_s and store_threads cannot be negative")
-        if min(self.gc_every_s, self.gc_max_age_s, self.gc_max_bytes, self.disk_bytes) < 0:
+        if min(self.gc_every_s, self.gc_max_age_s, self.gc_max_bytes) < 0:
             raise ConfigError("the settings of the collector cannot be negative")
+        if min(self.disk_bytes, self.redirect_bytes) < 0:
+            raise ConfigError("disk_bytes and redirect_bytes cannot be negative")
         if self.gc_grace_s < MIN_GRACE_S:
             raise ConfigError(
                 f"gc_grace_s is under {MIN_GRACE_S:.0f}: an upload under way would lose its blobs"

@@ -33,5 +33,6 @@ class ClientMetrics(Counters):
     """Counts of a `CacheClient`.
 
     `requests`, `retries`, `errors` (no usable answer), `short_circuits` (refused by the open
-    breaker), `probes`, `recoveries`, `corrupt`, `bytes_in`, `bytes_out`.
+    breaker), `probes`, `recoveries`, `corrupt`, `bytes_in`, `bytes_out`, `redirects` (blobs fetched
+    from S3 by an address that the service gave) and `redirects_failed`.
     """

@@ -39,6 +39,11 @@ NAMESPACE_HEADER = "x-fusec-namespace"
 ROLE_HEADER = "x-fusec-role"
 """The caller's role, as the cache service tells it to the farm. Of a client it is not believed."""
 
+REDIRECT_HEADER = "x-fusec-redirect"
+"""Set to 1 by a client that can fetch a blob from another address."""
+PRESIGNED_SECONDS = 300
+"""For how long such an address is good."""
+
 MSGPACK = "application/msgpack"
 OCTETS = "application/octet-stream"
 

@@ -86,6 +86,10 @@ class Reader:
             return kept
         return await self._merged(digest, "blob", lambda: frames.get_frame(self.store, digest))
 
+    def holds(self, digest: str) -> bool:
+        """Whether a blob is in memory."""
+        return self._prefix + digest in self._memory
+
     def remember_entry(self, key: str, data: bytes) -> None:
         """An entry was written through this service."""
         # A read under way may hold the old value: it must not put it into memory any more.

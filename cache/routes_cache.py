@@ -16,6 +16,8 @@ from cache.protocol import Value
 from cache.revocation import KEY as REVOCATIONS_KEY
 from cache.revocation import Revocations
 from cache.service_state import Caller, ServiceState
+from cache.store import SignsUrls
+from cache.tiered import TieredStore
 
 log = logging.getLogger("fusec.cache")
 
@@ -128,7 +130,11 @@ async def blobs_get(state: ServiceState, caller: Caller, request: Request, _: st
 
 
 async def blob_get(state: ServiceState, caller: Caller, request: Request, digest: str) -> Response:
-    """One blob as a zstd frame, whole or a range of the frame."""
+    """One blob as a zstd frame, whole or a range of the frame; or, for a client that can follow,
+    the address in S3 where a large one lies (307)."""
+    url = await _elsewhere(state, caller, request, digest)
+    if url is not None:
+        return Response(307, headers=(("location", url),))
     frame = await caller.space.reader.frame(digest)
     if frame is None:
         return Response(404)
@@ -150,6 +156,19 @@ async def blob_get(state: ServiceState, caller: Caller, request: Request, digest
         return Response(416, headers=(("content-range", f"bytes */{size}"),))
     ranged = (*headers, ("content-range", f"bytes {first}-{last}/{size}"))
     return Response(206, frame[first : last + 1], wire.OCTETS, ranged)
+
+
+async def _elsewhere(
+    state: ServiceState, caller: Caller, request: Request, digest: str
+) -> str | None:
+    """The address of a blob that the client is to fetch by itself; None to serve it from here."""
+    least, store = state.config.redirect_bytes, caller.space.store
+    part = store.far if isinstance(store, TieredStore) else store
+    if not least or request.headers.get(wire.REDIRECT_HEADER) != "1":
+        return None
+    if caller.space.reader.holds(digest) or not isinstance(part, SignsUrls):
+        return None
+    return await caller.space.reader.call(part.presigned, digest, least, wire.PRESIGNED_SECONDS)
 
 
 async def blob_put(state: ServiceState, caller: Caller, request: Request, digest: str) -> Response:

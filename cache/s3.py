@@ -179,6 +179,23 @@ class S3Store:
         with self._s3_errors(f"remove entry {key[:24]}…"):
             self._client.delete_object(Bucket=self._bucket, Key=name)
 
+    def presigned(self, digest: str, at_least: int, seconds: int) -> str | None:
+        """See `SignsUrls`. One small request; the address itself is made without any."""
+        name = self._blob_name(digest)
+        with self._s3_errors(f"look for blob {digest[:16]}…"):
+            try:
+                head = self._client.head_object(Bucket=self._bucket, Key=name)
+            except ClientError as error:
+                if error_code(error) in ABSENT:
+                    return None
+                raise
+            if head["ContentLength"] < at_least:
+                return None
+            url: str = self._client.generate_presigned_url(
+                "get_object", Params={"Bucket": self._bucket, "Key": name}, ExpiresIn=seconds
+            )
+        return url
+
     # -- Inventory -----------------------------------------------------------------------------
 
     removes_atomically = False

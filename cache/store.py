@@ -86,6 +86,15 @@ class FrameStore(Protocol):
         """Write a blob that comes as a frame. Raises Corrupt, TooLarge as `frames.decompress`."""
 
 
+@runtime_checkable
+class SignsUrls(Protocol):
+    """A store whose blobs a client can fetch by itself, from an address that it is given."""
+
+    def presigned(self, digest: str, at_least: int, seconds: int) -> str | None:
+        """An address of the blob's frame that is good for so long, or None: the blob is not here,
+        or its frame has fewer than `at_least` bytes."""
+
+
 def check_blob(digest: str, data: bytes) -> None:
     """Raise unless `data` may be stored under `digest` (ProtocolError, TooLarge, Corrupt)."""
     digests.require(digest)
