@@ -32,7 +32,7 @@ class Lowering:
         self.position = 0  # the node being lowered
         self._single: Node | None = None  # one of the calls that the node stands for
         self._seen: set[object] = set()
-        self._once: dict[str, int] = {}
+        self._once: dict[object, int] = {}
         self._counts: dict[str, int] = {}
 
     # -- values -----------------------------------------------------------------------------
@@ -97,11 +97,15 @@ class Lowering:
         self._seen.add(key)
         return not known
 
-    def once(self, name: str, make: Callable[[], int]) -> int:
-        """The buffer of that name, made when it is first asked for."""
-        if name not in self._once:
-            self._once[name] = make()
-        return self._once[name]
+    def once(self, key: object, make: Callable[[], int]) -> int:
+        """The buffer of that key, made when it is first asked for."""
+        if key not in self._once:
+            self._once[key] = make()
+        return self._once[key]
+
+    def made(self, key: object) -> bool:
+        """Whether `once` has made that buffer."""
+        return key in self._once
 
     def next_number(self, name: str) -> int:
         """0, 1, 2, …: how often it was asked with this name before."""

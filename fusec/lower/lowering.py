@@ -20,6 +20,7 @@ from fusec.lower.context import Lowering, Value, computable, dense_stride
 from fusec.lower.creation import CREATION
 from fusec.lower.foreach import FOREACH
 from fusec.lower.gather import GATHER
+from fusec.lower.gemm import GEMM
 from fusec.lower.indexing import INDEXING
 from fusec.lower.numbers import symbolic_number
 from fusec.lower.pointwise import POINTWISE
@@ -46,6 +47,7 @@ RULES: Final[dict[str, Rule]] = {
     **SCANNING,
     **SCATTER,
     **POOLING,
+    **GEMM,
 }
 
 # What a library does better than loops of ours, or where no rule takes it (scatters of single
