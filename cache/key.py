@@ -6,7 +6,7 @@ import re
 
 from cache.errors import ProtocolError
 
-KINDS = frozenset({"front", "graph", "kernel", "tuning"})
+KINDS = frozenset({"front", "graph", "inductor", "kernel", "tuning"})
 REVOKED = "revoked"
 """The kind of the one entry that holds a store's revocations; no manifest stands under it."""
 DOOMED = "doomed"

@@ -57,6 +57,10 @@ class Options:
         help="use unsigned artifacts of the remote too: whoever writes to it may"
         " then run code here",
     )
+    inductor_key: Path | None = _option(
+        None, key=False, help="signing key for Inductor's own artifacts (see `fusec.inductor`)"
+    )
+    inductor_namespace: str = _option("inductor", key=False, help="the namespace that those lie in")
     tls_ca: Path | None = _option(
         None, key=False, help="authority of the service's certificate, if not the system's (PEM)"
     )
