@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from fusec.ir.program import Program
-from fusec.runtime.arena import lease
+from fusec.runtime.arena import NOTHING, lease
 from fusec.runtime.frame import (
     Frame,
     Step,
@@ -49,7 +49,7 @@ class CpuPlace:
         )
 
     def begin(self, inputs: list[Any], sizes: Sizes) -> Frame:
-        tensors: list[torch.Tensor | None] = [None] * self._slots
+        tensors: list[Any] = [None] * self._slots
         table = self._table()
         for position, slot in self._inputs:
             tensor = inputs[position]
@@ -60,24 +60,23 @@ class CpuPlace:
             table[slot] = tensor.data_ptr()
         inputs.clear()
         launches = self._launches.take(sizes)
-        arena = None
+        arena = NOTHING
         if self._arena_bytes:
-            arena = lease(self._arena_bytes)
-            base = arena.block.data_ptr()
+            arena = lease(self._arena_bytes, self)
+            base = arena.block.address
             for slot, offset in self._template:
                 table[slot] = base + offset
-        return Frame(table, tensors, sizes, arena, launches, _CPU)
+        return Frame(table, ctypes.addressof(table), tensors, sizes, arena, launches, _CPU)
 
     def end(self, frame: Frame) -> None:
         self._launches.give_back(frame.launches)
-        if frame.arena is not None:
-            frame.arena.give_back()
+        frame.arena.give_back()
 
     def launches(self, first: int, last: int) -> Step:
         run = self._run_native
 
         def launch(frame: Frame) -> None:
-            run(frame.launches.address, first, last, ctypes.addressof(frame.table))
+            run(frame.launches.address, first, last, frame.address)
 
         return launch
 

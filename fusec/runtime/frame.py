@@ -7,14 +7,13 @@ and starts kernels. There is one for CPUs (`cpu_place`) and one for GPUs (`gpu_p
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from fusec.errors import LoadError
 from fusec.ir import expr as ex
-from fusec.ir.expr import Expr
 from fusec.ir.loop import BufferView
 from fusec.ir.program import Program, Slot
 from fusec.runtime.arena import Lease
@@ -25,13 +24,14 @@ from fusec.runtime.sizes import NO_SIZES, Sizes
 
 @dataclass(slots=True)
 class Frame:
-    """table: a ctypes array with the address of each slot's memory; launches: what the place's
-    launcher takes."""
+    """table: a ctypes array with the address of each slot's memory; address: of the table itself;
+    tensors: by slot, None where there is none now; launches: what the place's launcher takes."""
 
     table: Any
-    tensors: list[torch.Tensor | None]
+    address: int
+    tensors: list[Any]
     sizes: Sizes
-    arena: Lease | None
+    arena: Lease
     launches: Any
     device: torch.device
 
@@ -68,90 +68,81 @@ class Place(Protocol):
         ...
 
 
-@dataclass(slots=True)
+Reader = Callable[[Frame], torch.Tensor]
+"""Gives a tensor of a run."""
+
+
 class ViewOf:
-    """How to make the tensor of one argument; ``cached`` holds arena views of a generation."""
+    """A view of a slot, prepared."""
 
-    slot: int
-    kind: str
-    dtype: torch.dtype
-    shape: tuple[Expr, ...]
-    stride: tuple[Expr, ...]
-    offset: Expr
-    byte_offset: int
-    whole: bool
-    static: bool
-    numbers: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
-    cached: tuple[int, torch.Tensor] | None = field(default=None)
+    def __init__(self, program: Program, view: BufferView, number: int = 0) -> None:
+        """number: of the view among those of the program; no two views share one."""
+        slot = program.slots[view.buffer]
+        self.slot = memory_of(program, view.buffer)
+        self.kind = program.slots[self.slot].kind
+        self._number = number
+        self._view = view
+        self._dtype = TORCH_DTYPES[slot.dtype]
+        self._whole = (
+            self.kind != "arena"
+            and view.shape == slot.shape
+            and view.stride == slot.stride
+            and view.offset is ex.ZERO
+        )
+        self._start = (
+            program.slots[self.slot].number // self._dtype.itemsize if self.kind == "arena" else 0
+        )
+        fixed = all(ex.is_int(e) for e in (*view.shape, *view.stride, view.offset))
+        self._numbers = self._evaluate(NO_SIZES) if fixed else None
 
-    def tensor(self, frame: Frame) -> torch.Tensor:
+    def tensor(self) -> Reader:
         """For a call's argument."""
         if self.kind == "arena":
-            return self._arena(frame)
-        base = frame.tensors[self.slot]
-        assert base is not None
-        if self.whole:
-            return base
-        return window(base, *(self.numbers or self._evaluate(frame.sizes)))
+            return self._arena()
+        slot, evaluate = self.slot, self._evaluate
+        if self._whole:
+            return lambda frame: frame.tensors[slot]
+        if self._numbers is None:
+            return lambda frame: window(frame.tensors[slot], *evaluate(frame.sizes))
+        shape, stride, offset = self._numbers
+        return lambda frame: window(frame.tensors[slot], shape, stride, offset)
 
-    def output(self, frame: Frame) -> torch.Tensor:
+    def output(self) -> Reader:
         """For who must know it for a view: the caller, and calls that return views."""
-        if self.kind == "arena":
-            return self._arena(frame)
-        base = frame.tensors[self.slot]
-        assert base is not None
-        return self.over(base, frame.sizes)
+        if self.kind == "arena" or self._whole:
+            return self.tensor()
+        slot = self.slot
+        return lambda frame: self.over(frame.tensors[slot], frame.sizes)
 
     def over(self, base: torch.Tensor, sizes: Sizes) -> torch.Tensor:
         """The view of a tensor that is in the slot."""
-        if self.whole:
+        if self._whole:
             return base
-        shape, stride, offset = self.numbers or self._evaluate(sizes)
+        shape, stride, offset = self._numbers or self._evaluate(sizes)
         return base.as_strided(shape, stride, base.storage_offset() + offset)
 
     def _evaluate(self, sizes: Sizes) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        return (
-            sizes.row(self.shape),
-            sizes.row(self.stride),
-            sizes.value(self.offset),
-        )
+        view = self._view
+        return sizes.row(view.shape), sizes.row(view.stride), sizes.value(view.offset)
 
-    def _arena(self, frame: Frame) -> torch.Tensor:
-        arena = frame.arena
-        assert arena is not None
-        if self.cached is not None and self.cached[0] == arena.generation and arena.shared:
-            return self.cached[1]
-        shape, stride, offset = self.numbers or self._evaluate(frame.sizes)
-        start = self.byte_offset // self.dtype.itemsize
-        made = window(arena.elements(self.dtype), shape, stride, start + offset)
-        if arena.shared and self.static:
-            self.cached = (arena.generation, made)
-        return made
+    def _arena(self) -> Reader:
+        dtype, start, number, fixed = self._dtype, self._start, self._number, self._numbers
 
+        def make(frame: Frame) -> torch.Tensor:
+            shape, stride, offset = fixed or self._evaluate(frame.sizes)
+            return window(frame.arena.block.elements(dtype), shape, stride, start + offset)
 
-def view_of(program: Program, view: BufferView) -> ViewOf:
-    """How to make the tensor of a view of a slot."""
-    slot = program.slots[view.buffer]
-    kind, number, byte_offset = slot.kind, view.buffer, 0
-    if kind == "alias":
-        number = slot.number
-        kind = program.slots[number].kind
-    if kind == "arena":
-        byte_offset = slot.number
-    static = all(ex.is_int(e) for e in (*view.shape, *view.stride, view.offset))
-    whole = (
-        kind != "arena"
-        and view.shape == slot.shape
-        and view.stride == slot.stride
-        and view.offset is ex.ZERO
-    )
-    made = ViewOf(
-        number, kind, TORCH_DTYPES[slot.dtype], view.shape, view.stride, view.offset,
-        byte_offset, whole, static,
-    )  # fmt: skip
-    if static:
-        made.numbers = made._evaluate(NO_SIZES)
-    return made
+        if fixed is None:
+            return make
+
+        def remembered(frame: Frame) -> torch.Tensor:
+            views = frame.arena.views
+            found = views.get(number)
+            if found is None:
+                found = views[number] = make(frame)
+            return found
+
+        return remembered
 
 
 def memory_of(program: Program, slot: int) -> int:

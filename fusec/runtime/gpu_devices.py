@@ -33,15 +33,14 @@ class Gpus:
     def device(self, ordinal: int) -> torch.device:
         return torch.device("cuda", ordinal)
 
-    # torch's own function, since it is called for each input of each call.
+    # torch's own functions, since they are called for each input and each result.
     ordinal: Callable[[torch.Tensor], int] = staticmethod(torch.Tensor.get_device)
     """The GPU that a tensor is on; -1 for the CPU."""
 
-    def empty(
-        self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype
-    ) -> torch.Tensor:
-        """A new tensor on the current GPU."""
-        return empty_gpu(shape, stride, dtype)
+    empty: Callable[[Sequence[int], Sequence[int], torch.dtype], torch.Tensor] = staticmethod(
+        empty_gpu
+    )
+    """A new tensor on the current GPU."""
 
     def current(self) -> int:
         return torch.cuda.current_device()

@@ -22,7 +22,7 @@ import torch
 from fusec.codegen.gpu_binary import GpuBinary
 from fusec.errors import LoadError
 from fusec.ir.program import Launch, Program
-from fusec.runtime.arena import Lease, whole_elements
+from fusec.runtime.arena import NOTHING, lease_on_gpu
 from fusec.runtime.frame import (
     Frame,
     Step,
@@ -76,7 +76,7 @@ class GpuPlace:
         self._positions = [position for position, _ in self._inputs]
         self._constants = constants(program)
         self._template = arena_template(program)
-        self._arena_bytes = whole_elements(program.arena_bytes)
+        self._arena_bytes = program.arena_bytes
         self._in_kernels = {memory_of(program, s) for step in self._plan.steps for s in step.slots}
         self._devices: dict[int, _OnDevice] = {}
         self._lock = threading.Lock()
@@ -110,9 +110,11 @@ class GpuPlace:
         self, inputs: list[Any], sizes: Sizes, ordinal: int, previous: int | None
     ) -> GpuFrame:
         on = self._devices.get(ordinal) or self.open(ordinal)
-        tensors: list[torch.Tensor | None] = [None] * len(self._program.slots)
+        tensors: list[Any] = [None] * len(self._program.slots)
         table = self._table()
-        frame = GpuFrame(table, tensors, sizes, None, None, on.device, on, previous)
+        frame = GpuFrame(
+            table, ctypes.addressof(table), tensors, sizes, NOTHING, None, on.device, on, previous
+        )
         of = self.gpus.ordinal
         for position, slot in self._inputs:
             tensor = inputs[position]
@@ -126,16 +128,17 @@ class GpuPlace:
             tensors[slot] = tensor
             table[slot] = tensor.data_ptr()
         inputs.clear()
+        stream = self.gpus.stream(ordinal)
+        frame.launches = on.calls.take(sizes, stream)
         if self._arena_bytes:
-            block = self.gpus.empty((self._arena_bytes,), (1,), torch.uint8)
-            frame.arena = Lease(block, -1, shared=False)
-            base = block.data_ptr()
+            frame.arena = lease_on_gpu(self._arena_bytes, self, ordinal, stream, self.gpus)
+            base = frame.arena.block.address
             for slot, offset in self._template:
                 table[slot] = base + offset
-        frame.launches = on.calls.take(sizes, self.gpus.stream(ordinal))
         return frame
 
     def end(self, frame: GpuFrame) -> None:
+        frame.arena.give_back()
         frame.on.calls.give_back(frame.launches)
         if frame.previous is not None:
             self.gpus.select(frame.previous)
@@ -215,8 +218,7 @@ class GpuPlace:
         overwritten = self._overwritten(self._plan.steps[first:last])
 
         def launch(frame: GpuFrame) -> None:
-            table = ctypes.addressof(frame.table)
-            done = run(frame.launches.address, first, last, table)
+            done = run(frame.launches.address, first, last, frame.address)
             if done != last:
                 self._again(frame, done, last)
             if frame.copies and overwritten:
@@ -235,7 +237,7 @@ class GpuPlace:
         call: GpuCall = frame.launches
         if call.structure.error == INVALID_CONTEXT:
             self._driver.make_current(frame.on.ordinal)
-            failed = self._run(call.address, failed, last, ctypes.addressof(frame.table))
+            failed = self._run(call.address, failed, last, frame.address)
             if failed == last:
                 return
         name = self._plan.binaries[self._plan.steps[failed].kernel].name

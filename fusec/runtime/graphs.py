@@ -31,7 +31,7 @@ import torch
 from fusec.errors import LoadError
 from fusec.ir.expr import Expr
 from fusec.ir.loop import BufferView, Output
-from fusec.runtime.frame import memory_of, view_of
+from fusec.runtime.frame import ViewOf, memory_of
 from fusec.runtime.gpu_place import GpuPlace, copy_into, copy_to, flat
 from fusec.runtime.graph_pool import GraphPool, GraphPools, Recording
 from fusec.runtime.program import ProgramRunner
@@ -110,7 +110,7 @@ class GraphRunner:
     def _finisher(self, output: Output) -> _Finish | None:
         """How an output is made that is no result of the recording; None for one that is."""
         if isinstance(output, BufferView):
-            view = view_of(self.program, output)
+            view = ViewOf(self.program, output)
             if view.kind != "input":
                 return None
             position = self.program.slots[view.slot].number

@@ -46,6 +46,25 @@ def operator(target: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
+def entry(target: str) -> Callable[..., Any]:
+    """What `operator` gives, as it is called fastest: by torch's own functions in C where they name
+    the same operator, which take arguments in half the time. Raises LoadError."""
+    return _ENTRIES.get(target) or operator(target)
+
+
+_ENTRIES: Final[Mapping[str, Callable[..., Any]]] = {
+    "aten.mm.out": torch.mm,
+    "aten.bmm.out": torch.bmm,
+    "aten.addmm.out": torch.addmm,
+    "aten.baddbmm.out": torch.baddbmm,
+    "aten.mm.default": torch.mm,
+    "aten.bmm.default": torch.bmm,
+    "aten.addmm.default": torch.addmm,
+    "aten.baddbmm.default": torch.baddbmm,
+    "aten.convolution.default": torch.convolution,
+}
+
+
 def returns_view(op: Callable[..., Any]) -> bool:
     """Whether an operator's result may share memory with an argument."""
     schema = getattr(op, "_schema", None)

@@ -19,8 +19,9 @@ from fusec.ir.graph import Attr, Symbolic
 from fusec.ir.loop import BufferView, ExternArg
 from fusec.ir.program import Call, Launch, Program
 from fusec.runtime.bindings import bindings, done_after, fresh_before, runs_of
-from fusec.runtime.frame import Frame, Place, Step, numbers, numbers_at, view_of
-from fusec.runtime.operators import TORCH_DTYPES, attribute, operator, returns_view
+from fusec.runtime.calls import Argument, Fixed, Read, call_of, listed
+from fusec.runtime.frame import Frame, Place, Step, ViewOf, numbers, numbers_at
+from fusec.runtime.operators import TORCH_DTYPES, attribute, entry, operator, returns_view
 from fusec.runtime.sizes import SizeReader
 
 
@@ -39,6 +40,7 @@ class ProgramRunner:
         self.sizes = SizeReader(bindings(program))
         self._fresh_before = fresh_before(program)
         self._done_after = done_after(program)
+        self._views: dict[BufferView, ViewOf] = {}
         self._steps = self._make_steps()
         self._outputs = [self._make_output(o) for o in program.outputs]
 
@@ -81,35 +83,20 @@ class ProgramRunner:
 
     def _call(self, number: int, step: Call) -> Step:
         op = operator(step.target)
-        views = returns_view(op)
+        views = not step.into and returns_view(op)
         args = [self._argument(a, views) for a in step.args]
         kwargs = {k: self._argument(v, views) for k, v in step.kwargs}
-        make = [self._place.fresh(slot) for slot in self._fresh_before[number]]
         free = self._done_after[number]
         if step.into:
             (into,) = (o for o in step.outputs if o is not None)
-            out = view_of(self.program, self._whole(into))
-            written = self._place.written(into)
-
-            def call_into(frame: Frame) -> None:
-                for allocate in make:
-                    allocate(frame)
-                op(
-                    *[a(frame) for a in args],
-                    **{k: v(frame) for k, v in kwargs.items()},
-                    out=out.tensor(frame),
-                )
-                if written is not None:
-                    written(frame)
-                for slot in free:
-                    frame.tensors[slot] = None
-
-            return call_into
+            kwargs["out"] = self._view(self._whole(into)).tensor()
+            return self._call_into(number, into, call_of(entry(step.target), args, kwargs))
         copies = views and self._reads_scratch(step)
         takes = [(i, o, self._adopt(o)) for i, o in enumerate(step.outputs) if o is not None]
+        run = call_of(entry(step.target), args, kwargs)
 
         def call(frame: Frame) -> None:
-            result = op(*[a(frame) for a in args], **{k: v(frame) for k, v in kwargs.items()})
+            result = run(frame)
             results = result if step.multiple else (result,)
             for position, slot, adopt in takes:
                 tensor = results[position]
@@ -122,6 +109,30 @@ class ProgramRunner:
                 frame.tensors[slot] = None
 
         return call
+
+    def _call_into(self, number: int, into: int, run: Read) -> Step:
+        make = [self._place.fresh(slot) for slot in self._fresh_before[number]]
+        free = self._done_after[number]
+        written = self._place.written(into)
+        if not make and not free and written is None:
+            return run
+
+        def call_into(frame: Frame) -> None:
+            for allocate in make:
+                allocate(frame)
+            run(frame)
+            if written is not None:
+                written(frame)
+            for slot in free:
+                frame.tensors[slot] = None
+
+        return call_into
+
+    def _view(self, view: BufferView) -> ViewOf:
+        found = self._views.get(view)
+        if found is None:
+            found = self._views[view] = ViewOf(self.program, view, len(self._views))
+        return found
 
     def _whole(self, slot: int) -> BufferView:
         found = self.program.slots[slot]
@@ -157,23 +168,21 @@ class ProgramRunner:
 
         return adopt
 
-    def _argument(self, arg: ExternArg, as_view: bool) -> Callable[[Frame], Any]:
+    def _argument(self, arg: ExternArg, as_view: bool) -> Argument:
         """as_view: the call's result is a view of its arguments."""
         if isinstance(arg, BufferView):
-            view = view_of(self.program, arg)
-            return view.output if as_view else view.tensor
+            view = self._view(arg)
+            return view.output() if as_view else view.tensor()
         if isinstance(arg, tuple):
-            parts = [self._argument(a, as_view) for a in arg]
-            return lambda frame: [p(frame) for p in parts]
+            return listed([self._argument(a, as_view) for a in arg])
         if isinstance(arg, Symbolic):
             value = arg.value
             return lambda frame: frame.sizes.value(value)
-        plain = attribute(arg) if isinstance(arg, Attr) else arg
-        return lambda frame: plain
+        return Fixed(attribute(arg) if isinstance(arg, Attr) else arg)
 
-    def _make_output(self, output: object) -> Callable[[Frame], Any]:
+    def _make_output(self, output: object) -> Read:
         if isinstance(output, BufferView):
-            return view_of(self.program, output).output
+            return self._view(output).output()
         if isinstance(output, Expr):
             return lambda frame: frame.sizes.value(output)
         return lambda frame: output

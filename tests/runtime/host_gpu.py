@@ -181,9 +181,8 @@ class HostGpus(Gpus):
         tensor.data_ptr()  # an AttributeError for what is no tensor, as get_device
         return self.elsewhere.get(id(tensor), 0)
 
-    def empty(
-        self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype
-    ) -> torch.Tensor:
+    @staticmethod
+    def empty(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty_strided(shape, stride, dtype=dtype)
 
     def current(self) -> int:
@@ -197,7 +196,7 @@ class HostGpus(Gpus):
         return self.stream_handle
 
     def capturing(self) -> bool:
-        return False
+        return bool(seen("recording"))
 
     def side_stream(self, ordinal: int) -> Any:
         return None

@@ -277,9 +277,11 @@ def test_the_gpu_of_the_inputs() -> None:
         both([torch.zeros(8, device="cuda:0"), torch.zeros(8, device="cuda:1")])
 
 
-def test_memory_is_given_back() -> None:
-    run = _run(chain(ex.integer(_BIG), 5), _affine())
-    x = torch.randn(_BIG, device="cuda")
+@pytest.mark.parametrize(("n", "vectors"), [(_BIG, 1), (16 * _BIG, 3)])
+def test_memory_is_given_back(n: int, vectors: int) -> None:
+    """vectors: the result, and two slots where they are too large to stay."""
+    run = _run(chain(ex.integer(n), 5), _affine())
+    x = torch.randn(n, device="cuda")
     run([x])
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
@@ -287,7 +289,7 @@ def test_memory_is_given_back() -> None:
     for _ in range(10):
         run([x])
     assert torch.cuda.memory_allocated() == before
-    assert torch.cuda.max_memory_allocated() - before == 3 * 4 * _BIG  # two slots and the result
+    assert torch.cuda.max_memory_allocated() - before == vectors * 4 * n
 
 
 # -- CUDA graphs ----------------------------------------------------------------------------------

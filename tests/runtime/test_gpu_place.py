@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from fusec.ir.graph import SymbolRange
 from fusec.ir.loop import BufferView
 from fusec.ir.program import Call, Constant, Launch, Program, Slot
 from fusec.ir.verify_program import verify_host_program
+from fusec.runtime.arena import MOST_KEPT, Block, lease_on_gpu
 from fusec.runtime.gpu_driver import INVALID_CONTEXT
 from tests.runtime.host_gpu import image, runner, seen, tell
 
@@ -123,6 +125,71 @@ def test_two_dimensions_of_programs_and_wide_sizes(how: str) -> None:
         torch.testing.assert_close(y, wanted)
     assert seen("together") == before + 6
     assert seen("shared") == 1024
+
+
+def _products(n: int, arena_bytes: int = 4096) -> Program:
+    """(2 x + 1) @ w by way of the arena, times 2 plus 1."""
+    square = (ex.integer(n), ex.integer(n)), (ex.integer(n), ex.ONE)
+    kinds = (("input", 0), ("input", 1), ("arena", 0), ("arena", 1024), ("fresh", 0))
+    slots = tuple(Slot(kind, number, "f32", *square) for kind, number in kinds)
+    size = (ex.integer(n * n),)
+    views = [BufferView(i, *square, ex.ZERO) for i in range(5)]
+    steps = (
+        Launch(0, (0, 2), size),
+        Call("aten.mm.out", (views[2], views[1]), (), (3,), False, True, "library"),
+        Launch(0, (3, 4), size),
+    )
+    return Program(
+        (0, 1), slots, (), steps, (views[4],), (("kernel/a", "affine"),), (), arena_bytes, "cuda"
+    )
+
+
+@pytest.mark.parametrize(("arena_bytes", "kept"), [(4096, True), (MOST_KEPT + 16, False)])
+def test_small_scratch_memory_stays_and_serves_every_program(arena_bytes: int, kept: bool) -> None:
+    runs = [runner(_products(n, arena_bytes), [_AFFINE]) for n in (4, 16, 8)]
+    given: list[int] = []
+    for _, gpus in runs:
+        gpus.empty = _counting(given, arena_bytes)
+    for _ in range(3):
+        for (run, _), n in zip(runs, (4, 16, 8), strict=True):
+            x, w = torch.randn(n, n), torch.randn(n, n)
+            torch.testing.assert_close(run([x, w])[0], 2 * ((2 * x + 1) @ w) + 1)
+    assert len(given) <= 1 if kept else len(given) == 9
+
+
+def _counting(given: list[int], size: int) -> Any:
+    def empty(shape: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+        if dtype == torch.uint8 and shape[0] >= size:
+            given.append(shape[0])
+        return torch.empty_strided(shape, stride, dtype=dtype)
+
+    return empty
+
+
+def test_scratch_memory_of_another_stream_and_of_a_recording_is_another() -> None:
+    run, gpus = runner(_products(8), [_AFFINE])
+    leases = []
+
+    def block() -> Block:
+        lease = lease_on_gpu(64, run, 0, gpus.stream(0), gpus)
+        lease.give_back()
+        leases.append(lease)
+        return lease.block
+
+    first = block()
+    assert block() is first
+    tell("recording", 1)
+    recorded = block()
+    assert recorded is not first
+    assert recorded is not block()
+    tell("recording", 0)
+    assert block() is first
+    gpus.stream_handle = 99
+    assert block() is not first
+    inner = lease_on_gpu(64, run, 0, 99, gpus)  # in use
+    assert block() is not inner.block
+    inner.give_back()
+    assert block() is inner.block
 
 
 def test_a_size_beyond_its_type_is_an_error() -> None:

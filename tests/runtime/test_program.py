@@ -148,14 +148,34 @@ def test_the_arena_grows_and_cached_views_follow() -> None:
         torch.testing.assert_close(runs[n]([x])[0], _arena(x))
 
 
+def test_inference_mode_and_out_of_it() -> None:
+    run = executable(_ARENA.format(n=24))
+    x = torch.randn(24, 24) / 24
+    for inference in (True, False, True, False):
+        with torch.inference_mode(inference), torch.no_grad():
+            torch.testing.assert_close(run([x])[0], _arena(x))
+
+
+def test_views_of_the_arena_go_with_their_program() -> None:
+    run = executable(_ARENA.format(n=8))
+    run([torch.randn(8, 8)])
+    first = lease(16, run._place)
+    views = [weakref.ref(view) for view in first.views.values()]
+    first.give_back()
+    assert len(views) > 1  # what the calls read and write
+    del run, first
+    gc.collect()
+    assert all(view() is None for view in views)
+
+
 def test_a_program_inside_a_program_has_its_own_memory() -> None:
     run = executable(_ARENA.format(n=16))
     x = torch.randn(16, 16)
-    outer = lease(1 << 20)
-    outer.block.fill_(7)
+    outer = lease(1 << 20, run)
+    outer.block.memory.fill_(7)
     try:
         torch.testing.assert_close(run([x])[0], _arena(x))
-        assert bool((outer.block == 7).all())
+        assert bool((outer.block.memory == 7).all())
     finally:
         outer.give_back()
     torch.testing.assert_close(run([x])[0], _arena(x))
@@ -196,9 +216,11 @@ def test_an_error_in_a_call_gives_the_memory_back() -> None:
         run(["no tensor"])
     x = torch.randn(16, 16)
     torch.testing.assert_close(run([x])[0], _arena(x))
-    held = lease(16)
-    assert held.shared
-    held.give_back()
+    first = lease(16, run)
+    first.give_back()
+    second = lease(16, run)
+    second.give_back()
+    assert first.block is second.block  # the thread's own
 
 
 def test_constants_and_scalars() -> None:
