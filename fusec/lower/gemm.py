@@ -18,8 +18,8 @@ from typing import Final
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.expr import Expr
-from fusec.ir.graph import Node
-from fusec.ir.loop import Compute, External, ExternArg, Scalar, external_reads
+from fusec.ir.graph import Node, Ref
+from fusec.ir.loop import Compute, External, ExternArg, Index, Load, Scalar, external_reads
 from fusec.lower.context import Lowering, Value, dense_stride
 from fusec.lower.rules import Rule
 from fusec.lower.view import View, as_buffer_view, contiguous_stride, loop_axes, view_axes, whole
@@ -182,54 +182,95 @@ def _or_zero(inside: Expr, value: Scalar) -> Scalar:
 def _maker(low: Lowering, rows: View, full: tuple[Expr, ...]) -> int | None:
     """The step that computes what ``rows`` sees and can as well put zeros beyond its last column,
     or has been made to; None where there is none."""
-    if rows.shape[:-1] != full[:-1]:
-        return None
-    buffer = low.buffers[rows.buffer]
     column = rows.axes[-1]
-    if buffer.kind != "temp" or not rows.index or rows.index[-1] is not column:
+    if rows.shape[:-1] != full[:-1] or not rows.index or rows.index[-1] is not column:
         return None
     if any(column in ex.symbols(e) for e in rows.index[:-1]):
         return None
-    position = next(
-        (
-            p
-            for p, step in enumerate(low.steps)
-            if isinstance(step, Compute) and step.output == rows.buffer
-        ),
-        None,
-    )
-    if position is None:
-        return None
-    step = low.steps[position]
-    assert isinstance(step, Compute)
-    if buffer.shape[-1] is full[-1]:
-        return position if low.made(("padded", rows.buffer)) else None
-    if step.reduction is not None or step.scatters or buffer.shape[-1] is not rows.shape[-1]:
+    if low.made(("padded", rows.buffer)):
+        return -1 if low.buffers[rows.buffer].shape[-1] is full[-1] else None
+    return _wideable(low, rows.buffer, rows.shape[-1])
+
+
+def _wideable(low: Lowering, number: int, width: Expr) -> int | None:
+    """The step that fills a buffer in rows of that width and may as well fill longer ones."""
+    buffer = low.buffers[number]
+    if buffer.kind != "temp" or not buffer.shape or buffer.shape[-1] is not width:
         return None
     if buffer.stride != contiguous_stride(buffer.shape):
         return None
-    changed = any(other.base == rows.buffer for other in low.buffers)
-    called = any(  # by its former strides
-        view.buffer == rows.buffer
-        for other in low.steps[position:]
-        if isinstance(other, External)
-        for view in external_reads(other)
-    )
-    return None if changed or called else position
+    for position in reversed(range(len(low.steps))):
+        step = low.steps[position]
+        if isinstance(step, External):
+            if any(view.buffer == number for view in external_reads(step)):
+                return None  # by its strides as they are
+        elif step.output == number:
+            changed = any(other.base == number for other in low.buffers)
+            return None if step.reduction is not None or step.scatters or changed else position
+    return None
 
 
 def _widen(low: Lowering, position: int, width: Expr) -> int:
-    """Let a step fill rows of that width, with zeros beyond what it computes; its buffer."""
+    """Let a step fill rows of that width, with zeros beyond what it computes; its buffer.
+
+    So do the steps that it reads at the same places, with whatever values, that they still fit
+    into one loop with it.
+    """
+    step = low.steps[position]
+    assert isinstance(step, Compute)
+    old = step.axes[-1]
+    assert old.upper is not None
+    value = _lengthen(low, position, width)
+    inside = ex.compare("<", loop_axes(low.buffers[step.output].shape)[-1], old.upper)
+    low.steps[position] = replace(value, value=_or_zero(inside, value.value))
+    return step.output
+
+
+def _lengthen(low: Lowering, position: int, width: Expr) -> Compute:
+    """The step with rows of that width in the place of the one that was there."""
     step = low.steps[position]
     assert isinstance(step, Compute)
     buffer = low.buffers[step.output]
     shape = (*buffer.shape[:-1], width)
     old, new = step.axes[-1], loop_axes(shape)[-1]
     inside = ex.compare("<", new, buffer.shape[-1])
-    value = _or_zero(inside, lp.reindex(step.value, {old: new}, inside))
+    memo: dict[Scalar, Scalar] = {}
+
+    def leaf(node: Scalar) -> Scalar | None:
+        if isinstance(node, Index):
+            e = ex.substitute(node.expr, {old: new})
+            return lp.condition(e) if node.dtype == "bool" else lp.index(e)
+        if not isinstance(node, Load):
+            return None
+        at = tuple(ex.substitute(e, {old: new}) for e in node.index)
+        indirect = tuple((s, memo[v]) for s, v in node.indirect)
+        guard = None if node.guard is None else ex.substitute(node.guard, {old: new})
+        if (at, indirect, guard) == (node.index, node.indirect, node.guard):
+            return node
+        if guard is None and not indirect and at[-1] is new and at[:-1] == node.index[:-1]:
+            maker = _beside(low, node.buffer, old.upper)
+            if maker is not None:
+                _lengthen(low, maker, width)
+            if low.buffers[node.buffer].shape[-1] is width:
+                return lp.load(node.buffer, node.dtype, at)
+        return lp.load(
+            node.buffer, node.dtype, at, indirect, inside if guard is None else guard * inside
+        )
+
+    value = lp.rewrite(step.value, leaf, memo)
     low.buffers[step.output] = replace(buffer, shape=shape, stride=contiguous_stride(shape))
-    low.steps[position] = replace(step, axes=(*step.axes[:-1], new), value=value)
-    return step.output
+    found = replace(step, axes=(*step.axes[:-1], new), value=value)
+    low.steps[position] = found
+    return found
+
+
+def _beside(low: Lowering, number: int, width: Expr | None) -> int | None:
+    """The step that fills a buffer which is not returned, as `_wideable`."""
+    returned = [o.index for o in low.graph.outputs if isinstance(o, Ref)]
+    values = [low.values[index] for index in returned if index < len(low.values)]
+    if width is None or any(isinstance(v, View) and v.buffer == number for v in values):
+        return None
+    return _wideable(low, number, width)
 
 
 GEMM: Final[dict[str, Rule]] = {

@@ -157,3 +157,35 @@ def test_memory_that_the_graph_asks_places_of_stays_as_it_is() -> None:
     x, w = _normal(4224, 1024), _normal(1024, 130)
     (got,) = run(x, w)
     assert values_differ(got, -(x @ w)[:, 1::2], -(x.double() @ w.double())[:, 1::2]) is None
+
+
+def test_the_gradient_of_a_cross_entropy_is_made_padded_in_one_loop() -> None:
+    run = OnCpu("""\
+%0 = input "x": bf16[4224, 130] @cuda
+%1 = input "w": bf16[130, 1024] @cuda
+%2 = input "l": i64[4224, 1] @cuda
+%3 = input "s": f32[4224, 1] @cuda
+%4 = call aten._to_copy.default(%0, dtype=dtype:f32): f32[4224, 130] @cuda
+%5 = call aten.sub.Tensor(%4, %3): f32[4224, 130] @cuda
+%6 = call aten.exp.default(%5): f32[4224, 130] @cuda
+%7 = call aten.full.default([4224, 130], 0, dtype=dtype:f32): f32[4224, 130] @cuda
+%8 = call aten.scatter.value(%7, 1, %2, 1.0): f32[4224, 130] @cuda
+%9 = call aten.sub.Tensor(%6, %8): f32[4224, 130] @cuda
+%10 = call aten._to_copy.default(%9, dtype=dtype:bf16): bf16[4224, 130] @cuda
+%11 = call aten.mm.default(%10, %1): bf16[4224, 1024] @cuda
+%12 = call aten.mul.Tensor(%5, %9): f32[4224, 130] @cuda
+%13 = call aten.sum.dim_IntList(%12, [1]): f32[4224] @cuda
+return %11, %13
+""")
+    assert run.calls == ["aten.mm.default"]
+    x, w = _normal(4224, 130) * 20, _normal(130, 1024)
+    label, s = torch.randint(0, 130, (4224, 1)), x.float().logsumexp(1, keepdim=True)
+
+    def gradient(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> list[torch.Tensor]:
+        wide = x.float() if x.dtype == torch.bfloat16 else x
+        g = (wide - s).exp() - torch.zeros_like(wide).scatter(1, label, 1.0)
+        return [g.to(x.dtype) @ w, ((wide - s) * g).sum(1)]
+
+    exact = gradient(x.double(), w.double(), s.double())
+    for got, eager, want in zip(run(x, w, label, s), gradient(x, w, s), exact, strict=True):
+        assert values_differ(got, eager, want) is None
