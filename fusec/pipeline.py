@@ -166,7 +166,9 @@ def _stages(
         verify_schedule(grouped)
     with recorder.span("codegen"):
         alignment = generator.machine.alignment
-        host = build_host_plan(grouped, generator.emit, target.device, alignment)
+        host = build_host_plan(
+            grouped, generator.emit, target.device, alignment, generator.batching
+        )
     return grouped, host
 
 

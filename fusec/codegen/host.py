@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -30,13 +31,14 @@ OUT_FORMS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """One group's code: the source, its buffers in the order of its pointers, its sizes;
-    ``in_place``: see `in_place_pairs`."""
+    """A launch: the source, its buffers in the order of its pointers, its sizes; ``in_place``: see
+    `in_place_pairs`; ``groups``: how many it computes."""
 
     kernel: KernelSource | GpuSource
     buffers: tuple[int, ...]
     sizes: tuple[Expr, ...]
     in_place: tuple[tuple[int, int], ...] = ()
+    groups: int = 1
 
 
 Emit = Callable[[KernelLoop], Emitted]
@@ -44,8 +46,18 @@ Emit = Callable[[KernelLoop], Emitted]
 
 
 @dataclass(frozen=True, slots=True)
+class Batching:
+    """How a target makes independent launches of one kernel a single one. most: at most how many of
+    a kernel; batch: does it, for launches that differ in their buffers alone."""
+
+    most: Callable[[KernelSource | GpuSource], int]
+    batch: Callable[[Sequence[Emitted]], Emitted]
+
+
+@dataclass(frozen=True, slots=True)
 class HostPlan:
-    """``kernels`` are distinct, in the order of first use, as ``program.kernels`` names them."""
+    """``kernels`` are distinct, in the order of first use, as ``program.kernels`` names them;
+    ``launches``: for each group that is computed, the one that does it."""
 
     program: Program
     kernels: tuple[KernelSource | GpuSource, ...]
@@ -53,24 +65,18 @@ class HostPlan:
 
 
 def build_host_plan(
-    schedule: Schedule, emit: Emit, device: str = "cpu", alignment: int = 64
+    schedule: Schedule,
+    emit: Emit,
+    device: str = "cpu",
+    alignment: int = 64,
+    batching: Batching | None = None,
 ) -> HostPlan:
-    """device: where the program runs; alignment: bytes, of planned memory. Raises CodegenError
-    where the target has no code for a group."""
+    """device: where the program runs; alignment: bytes, of planned memory; batching: None where the
+    target has none. Raises CodegenError where the target has no code for a group."""
     program = schedule.program
     needed = read_outside(schedule)
-    once = _EmitOnce(program, emit)
-    launches: list[Emitted | None] = []
-    uses: list[Use] = []
-    for position, group in enumerate(schedule.groups):
-        step = program.steps[group.members[0]]
-        if isinstance(step, External):
-            launches.append(None)
-            uses.append(_external_use(step))
-        else:
-            made = once.emit(group, needed[position])
-            launches.append(made)
-            uses.append(_group_use(program, group, made, needed[position]))
+    starts = _starts(schedule, needed, emit, batching)
+    uses = [_use(program, start) for start in starts]
     memory = plan_memory(program, uses, alignment)
     numbering = {buffer: number for number, buffer in enumerate(memory.slots)}
     for buffer, base in memory.homes.items():
@@ -84,25 +90,24 @@ def build_host_plan(
     order: dict[str, int] = {}
     steps: list[ProgramStep] = []
     constants: list[Constant] = []
-    for position, group in enumerate(schedule.groups):
-        free = tuple(numbering[b] for b in memory.free[position])
-        launch = launches[position]
-        step = program.steps[group.members[0]]
-        if launch is not None:
+    for start, dead in zip(starts, memory.free, strict=True):
+        free = tuple(numbering[b] for b in dead)
+        if isinstance(start, _Together):
+            launch = start.launch
             digest = launch.kernel.digest
             kernels.setdefault(digest, launch.kernel)
             number = order.setdefault(digest, len(order))
             steps.append(
                 Launch(number, tuple(numbering[b] for b in launch.buffers), launch.sizes, free)
             )
-        elif isinstance(step, External) and step.reason == "constant":
-            data = step.args[0]
-            (output,) = step.outputs
+        elif start.reason == "constant":
+            data = start.args[0]
+            (output,) = start.outputs
             assert isinstance(data, bytes)
             assert output is not None
             constants.append(Constant(numbering[output], data))
-        elif isinstance(step, External):
-            steps.append(_call(step, numbering, free))
+        else:
+            steps.append(_call(start, numbering, free))
     sources = tuple(kernels.values())
     outputs = tuple(
         _renumber(o, numbering) if isinstance(o, BufferView) else o for o in program.outputs
@@ -122,8 +127,55 @@ def build_host_plan(
     return HostPlan(
         made_program,
         sources,
-        tuple(launch for launch in launches if launch is not None),
+        tuple(s.launch for s in starts if isinstance(s, _Together) for _ in s.apart),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """A launch, the launches that it stands for, and for each of those what it stores."""
+
+    launch: Emitted
+    apart: tuple[Emitted, ...]
+    makes: tuple[tuple[int, ...], ...]
+
+
+def _starts(
+    schedule: Schedule,
+    needed: Mapping[int, frozenset[int]],
+    emit: Emit,
+    batching: Batching | None,
+) -> list[External | _Together]:
+    """What the host starts, in order."""
+    program = schedule.program
+    once = _EmitOnce(program, emit)
+    ends = dict(schedule.batches)
+    starts: list[External | _Together] = []
+    position = 0
+    while position < len(schedule.groups):
+        step = program.steps[schedule.groups[position].members[0]]
+        if isinstance(step, External):
+            starts.append(step)
+            position += 1
+            continue
+        end = ends.get(position, position + 1)
+        groups = schedule.groups[position:end]
+        made = [once.emit(g, needed[position + i]) for i, g in enumerate(groups)]
+        makes = [_makes(program, g, needed[position + i]) for i, g in enumerate(groups)]
+        most = 1 if batching is None else batching.most(made[0].kernel)
+        count = -(-len(made) // most)
+        for i in range(count):  # of equal length, so that most are of one kernel
+            first, last = (len(made) * n // count for n in (i, i + 1))
+            apart = tuple(made[first:last])
+            launch = apart[0] if batching is None or len(apart) == 1 else batching.batch(apart)
+            starts.append(_Together(launch, apart, tuple(makes[first:last])))
+        position = end
+    return starts
+
+
+def _makes(program: LoopProgram, group: Group, needed: frozenset[int]) -> tuple[int, ...]:
+    outputs = (program.steps[number] for number in group.members)
+    return tuple(s.output for s in outputs if isinstance(s, Compute) and s.output in needed)
 
 
 class _EmitOnce:
@@ -152,20 +204,27 @@ class _EmitOnce:
         )
 
 
-def _external_use(step: External) -> Use:
-    makes = tuple(o for o in step.outputs if o is not None)
-    reads = tuple(view.buffer for view in lp.external_reads(step))
-    return Use(makes, reads, calls=step.target not in OUT_FORMS)
+def _use(program: LoopProgram, start: External | _Together) -> Use:
+    if isinstance(start, External):
+        made = tuple(o for o in start.outputs if o is not None)
+        read = tuple(view.buffer for view in lp.external_reads(start))
+        return Use(made, read, calls=start.target not in OUT_FORMS)
+    makes = [b for found in start.makes for b in found]
+    reads = [b for b in start.launch.buffers if b not in set(makes)]
+    # What one of the launches reads straight, another one may read anywhere.
+    users = Counter(m for one in start.apart for m in {_memory(program, b) for b in one.buffers})
+    in_place = tuple(
+        (out, read)
+        for one in start.apart
+        for out, read in one.in_place
+        if users[_memory(program, read)] == 1
+    )
+    return Use(tuple(makes), tuple(reads), in_place=in_place)
 
 
-def _group_use(program: LoopProgram, group: Group, made: Emitted, needed: frozenset[int]) -> Use:
-    makes = []
-    for number in group.members:
-        step = program.steps[number]
-        if isinstance(step, Compute) and step.output in needed:
-            makes.append(step.output)
-    reads = tuple(b for b in made.buffers if b not in makes)
-    return Use(tuple(makes), reads, in_place=made.in_place)
+def _memory(program: LoopProgram, buffer: int) -> int:
+    found = program.buffers[buffer]
+    return found.base if found.kind == "alias" else buffer
 
 
 def _call(step: External, numbering: dict[int, int], free: tuple[int, ...]) -> Call:

@@ -11,9 +11,10 @@ from fusec.codegen.c_toolchain import compile_shared, compiler
 from fusec.codegen.cpu import cpu_emitter
 from fusec.codegen.gpu import gpu_emitter
 from fusec.codegen.gpu_source import GpuSource
-from fusec.codegen.host import Emit
+from fusec.codegen.host import Batching, Emit
 from fusec.codegen.kernel_source import KernelSource
 from fusec.codegen.runner import gpu_runner_source, runner_source
+from fusec.codegen.triton_batch import batch, most_launches
 from fusec.codegen.triton_toolchain import compile_variant, compiler_version
 from fusec.errors import CodegenError, WireError
 from fusec.options import Target
@@ -28,13 +29,14 @@ COMPILE_TIMEOUT_S: Final = 120.0
 class CodeGenerator:
     """machine: rates for the search; emit: a loop to source; runner: the native code that runs
     launches; build: source to binary, raising CompileError; compiler: what makes the binary of a
-    source, as it enters kernel keys."""
+    source, as it enters kernel keys; batching: how launches of a kernel become one, if they do."""
 
     machine: Machine
     emit: Emit
     runner: KernelSource
     build: Callable[[Source], bytes]
     compiler: Callable[[Source], str]
+    batching: Batching | None = None
 
 
 @lru_cache(maxsize=16)
@@ -45,7 +47,9 @@ def code_generator(target: Target) -> CodeGenerator:
             CPU, cpu_emitter(target.isa), runner_source(target.isa), _build, _compiler
         )
     if target.device == "cuda":
-        return CodeGenerator(GPU, gpu_emitter(target.isa), gpu_runner_source(), _build, _compiler)
+        emit = gpu_emitter(target.isa)
+        batching = Batching(most_launches, batch)
+        return CodeGenerator(GPU, emit, gpu_runner_source(), _build, _compiler, batching)
     raise CodegenError(f"no code generator for {target.device}", hint="targets: cpu, cuda")
 
 

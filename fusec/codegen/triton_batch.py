@@ -12,6 +12,7 @@ from typing import Final
 
 from fusec.codegen.gpu_source import GpuSource, Variant
 from fusec.codegen.host import Emitted
+from fusec.codegen.kernel_source import KernelSource
 from fusec.errors import CodegenError
 from fusec.ir import expr as ex
 
@@ -20,16 +21,19 @@ _MOST_POINTERS: Final = 480  # 4 KB of arguments hold 512
 _INDENT: Final = "    "
 
 
-def most_launches(kernel: GpuSource) -> int:
+def most_launches(kernel: KernelSource | GpuSource) -> int:
     """How many launches of a kernel one can stand for."""
-    if any(len(v.grid) != 1 for v in kernel.variants):
+    if not isinstance(kernel, GpuSource):
+        return 1
+    if any(len(v.grid) != 1 or v.cooperative for v in kernel.variants):
         return 1
     return min(MOST_LAUNCHES, _MOST_POINTERS // max(1, _pointers(kernel)))
 
 
 def batch(launches: Sequence[Emitted]) -> Emitted:
     """One launch for all. They must not depend on each other, and be of one kernel and one list of
-    sizes. Raises CodegenError where they are not, or too many."""
+    sizes. Raises CodegenError where they are not, or too many. ``in_place`` of the result is empty:
+    what one of them may overwrite, another may read."""
     first = launches[0]
     kernel = first.kernel
     if not isinstance(kernel, GpuSource) or len(launches) > most_launches(kernel):
@@ -37,7 +41,7 @@ def batch(launches: Sequence[Emitted]) -> Emitted:
     if any(other.kernel != kernel or other.sizes != first.sizes for other in launches):
         raise CodegenError(f"launches of {kernel.name} differ in more than their buffers")
     buffers = tuple(b for launch in launches for b in launch.buffers)
-    return Emitted(_batched(kernel, len(launches)), buffers, first.sizes)
+    return Emitted(_batched(kernel, len(launches)), buffers, first.sizes, (), len(launches))
 
 
 def _batched(kernel: GpuSource, count: int) -> GpuSource:
@@ -45,7 +49,8 @@ def _batched(kernel: GpuSource, count: int) -> GpuSource:
     name = f"{kernel.name}_times_{count}"
     signature = kernel.signature[:pointers] * count + kernel.signature[pointers:]
     variants = tuple(_variant(kernel, v, name, pointers, count) for v in kernel.variants)
-    return replace(kernel, name=name, signature=signature, variants=variants)
+    below = kernel.below * count
+    return replace(kernel, name=name, signature=signature, variants=variants, below=below)
 
 
 def _variant(kernel: GpuSource, v: Variant, name: str, pointers: int, count: int) -> Variant:

@@ -18,6 +18,7 @@ from fusec.inspect.source_line import SourceLine, source_line
 from fusec.inspect.traffic import Peak, call_traffic, group_traffic, lone_bytes, program_peak
 from fusec.ir.graph import Graph
 from fusec.ir.loop import Compute, External
+from fusec.ir.program import Launch
 from fusec.options import Options, Target
 from fusec.pipeline import stages
 from fusec.schedule.groups import Group, Schedule
@@ -42,8 +43,8 @@ class Operation:
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """One kernel. ``label`` names it in this explanation, ``space`` are the sizes of its loops,
-    those that are folded marked. Bytes are of one launch; ``alone`` is what its operations would
-    move if each ran by itself."""
+    those that are folded marked. Bytes are of one group of computations; ``alone`` is what its
+    operations would move if each ran by itself; ``together``: groups that one launch computes."""
 
     label: str
     name: str
@@ -54,11 +55,12 @@ class Kernel:
     written: int
     alone: int
     refusals: tuple[Refusal, ...]
+    together: int = 1
     count: int = 1
 
     @property
     def saved(self) -> int:
-        """Bytes that fusion saves a launch."""
+        """Bytes that fusion saves a group."""
         return self.alone - self.read - self.written
 
 
@@ -77,18 +79,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A graph explained. ``entries`` in the order in which they first run; ``sizes``: the values
-    taken for symbols; ``launches`` and ``calls`` count every occurrence."""
+    """A graph explained. ``entries`` in the order in which they first run; ``launches``: of kernels
+    in one run; ``sizes``: the values taken for symbols; ``calls`` counts every occurrence."""
 
     title: str
     operations: int
     entries: tuple[Kernel | Call, ...]
+    launches: int
     peak: Peak
     sizes: Mapping[str, int]
-
-    @property
-    def launches(self) -> int:
-        return sum(e.count for e in self.entries if isinstance(e, Kernel))
 
     @property
     def distinct(self) -> int:
@@ -130,6 +129,7 @@ def explain(
         title,
         sum(node.op == "call" for node in graph.nodes),
         _folded(entries),
+        sum(isinstance(step, Launch) for step in host.program.steps),
         program_peak(host.program, chosen),
         chosen,
     )
@@ -197,6 +197,7 @@ class _Entries:
                         traffic.written,
                         alone,
                         why[position],
+                        emitted.groups,
                     )
                 )
             elif step.reason != "constant":

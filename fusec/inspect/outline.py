@@ -120,7 +120,8 @@ def _times(count: int) -> str:
 
 def _kernel(top: Outline, k: Kernel) -> None:
     loops = f"({', '.join(k.space)})"
-    under = top.add(f"{k.label} {k.name}{_times(k.count)} over {loops}", "cyan")
+    batch = f", {k.together} a launch," if k.together > 1 else ""
+    under = top.add(f"{k.label} {k.name}{_times(k.count)}{batch} over {loops}", "cyan")
     saved = f"saves {size(k.saved)}" if k.saved >= 0 else f"costs {size(-k.saved)} more"
     under.add(
         f"reads {size(k.read)}, writes {size(k.written)}; {saved} against {size(k.alone)} alone"

@@ -71,6 +71,7 @@ class Machine:
     column_points: int  # kept points that share a program where the last axis is kept
     splits: Splits
     alignment: int  # bytes, of memory planned in an arena
+    batched: int  # so many equal kernels start as a batch (`fusec.codegen`); 0: none do
 
 
 CPU: Final = Machine(
@@ -103,6 +104,7 @@ CPU: Final = Machine(
         ragged=False,
     ),
     alignment=64,
+    batched=0,
 )
 
 # An H200-class GPU: 132 multiprocessors; a program is a few hundred threads of one of them.
@@ -136,6 +138,7 @@ GPU: Final = Machine(
         ragged=True,
     ),
     alignment=256,
+    batched=3,
 )
 
 _JUMPS: Final = 3.0  # a walk that is not contiguous uses a third of each line

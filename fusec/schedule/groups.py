@@ -30,11 +30,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Groups in an executable order over the steps of ``program``."""
+    """Groups in an executable order over the steps of ``program``. ``batches``: first and last
+    position (exclusive) of neighbours that are equal but for their buffers and do not depend on
+    each other, where starting them is a good part of their time."""
 
     program: LoopProgram
     groups: tuple[Group, ...]
     verdicts: tuple[Verdict, ...]
+    batches: tuple[tuple[int, int], ...] = ()
 
 
 def computes(program: LoopProgram, group: Group) -> list[Compute]:

@@ -1,26 +1,32 @@
-"""Put small kernels of equal loops that do not depend on each other into one.
+"""Start small kernels that do not depend on each other as one.
 
-Before: ``a1[i] = f(a0[i])``; ``b1[i] = f(b0[i])``: two kernels of the same loops (an optimizer over
-many parameters, the last step of two split reductions). After: one kernel that does both, so that
-starting it costs once. Only where a start is a good part of the time, nothing in between runs in
-ATen (what one of them makes would have to live longer), and the kernel stays small.
+Before: ``a1[i] = f(a0[i])``; ``b1[i] = f(b0[i])``: two kernels (an optimizer over many parameters,
+the last step of two split reductions). After: where they are equal but for their buffers, and many,
+a batch on a target that has those; else, where their loops are equal, one kernel that does both.
+Only where a start is a good part of the time, nothing in between runs in ATen (what one of them
+makes would have to live longer), and the kernel stays small.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.loop import Compute, LoopProgram, Op
 from fusec.schedule.cost import Machine, points
 from fusec.schedule.dependencies import Dependencies
-from fusec.schedule.groups import Group, Verdict
+from fusec.schedule.group_key import group_key
+from fusec.schedule.groups import Group, Schedule, Verdict
+from fusec.schedule.kernel_loop import read_outside
 from fusec.schedule.space import Space
 
 _WORTH: Final = 0.05  # of a kernel's time must be its start
 _MAX_OPERATIONS: Final = 240
+
+_Place: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,37 +51,70 @@ def join_alike(
     dependencies: Dependencies,
     stored: frozenset[int],
     machine: Machine,
-) -> tuple[list[Group], list[Verdict]]:
+) -> tuple[list[tuple[Group, ...]], list[Verdict]]:
     """See the module docstring. groups: in an executable order; stored: buffers that calls read or
-    the program returns. The result is in no particular order."""
+    the program returns. The result, of which what is more than one group is a batch, is in no
+    particular order."""
     home = {number: i for i, group in enumerate(groups) for number in group.members}
-    level = _levels(groups, dependencies, home)
-    open_at: dict[tuple[int, int, Space], int] = {}
+    places = _places(groups, dependencies, home)
+    sizes = [_size(program, g, dependencies, stored, home, machine) for g in groups]
+    batches = _batches(program, groups, places, sizes, machine)
+    batched = {position for batch in batches for position in batch}
+    open_at: dict[tuple[_Place, Space], int] = {}
     joined: list[Group] = []
-    sizes: list[_Size] = []
+    filled: list[_Size] = []
     verdicts: list[Verdict] = []
-    segment = 0
     for position, group in enumerate(groups):
-        if group.space is None or _special(program, group):
-            segment += group.space is None
-            joined.append(group)
-            sizes.append(_Size(0, 0, 0.0))
+        if position in batched:
             continue
-        own = _size(program, group, dependencies, stored, home, machine)
-        key = (segment, level[position], group.space)
-        other = open_at.get(key)
-        if other is not None and _pays(group.space, sizes[other], own, machine):
-            first = joined[other]
-            members = tuple(sorted((*first.members, *group.members)))
-            joined[other] = Group(members, first.outer | group.outer, group.space)
-            sizes[other] += own
-            why = "starts with it: equal loops"
-            verdicts.append(Verdict(group.members[0], first.members[0], True, why))
-            continue
-        open_at[key] = len(joined)
+        own = sizes[position]
+        if group.space is not None and not _special(program, group):
+            key = (places[position], group.space)
+            other = open_at.get(key)
+            if other is not None and _pays(group.space, filled[other], own, machine):
+                first = joined[other]
+                members = tuple(sorted((*first.members, *group.members)))
+                joined[other] = Group(members, first.outer | group.outer, group.space)
+                filled[other] += own
+                why = "starts with it: equal loops"
+                verdicts.append(Verdict(group.members[0], first.members[0], True, why))
+                continue
+            open_at[key] = len(joined)
         joined.append(group)
-        sizes.append(own)
-    return joined, verdicts
+        filled.append(own)
+    units = [tuple(groups[position] for position in batch) for batch in batches]
+    return [*((group,) for group in joined), *units], verdicts
+
+
+def _batches(
+    program: LoopProgram,
+    groups: tuple[Group, ...],
+    places: Sequence[_Place],
+    sizes: Sequence[_Size],
+    machine: Machine,
+) -> list[list[int]]:
+    """Positions of groups that are equal but for their buffers, may start together and gain."""
+    if not machine.batched:
+        return []
+    alike: dict[tuple[_Place, Space], list[int]] = {}
+    for position, group in enumerate(groups):
+        if (
+            group.space is not None
+            and _start(group.space, machine) >= _WORTH * sizes[position].moving
+        ):
+            alike.setdefault((places[position], group.space), []).append(position)
+    many = [found for found in alike.values() if len(found) >= machine.batched]
+    if not many:
+        return []
+    needed = read_outside(Schedule(program, groups, ()))
+    batches: list[list[int]] = []
+    for found in many:
+        equal: dict[tuple[object, ...], list[int]] = {}
+        for position in found:
+            shape = group_key(program, groups[position], needed[position]).shape
+            equal.setdefault(shape, []).append(position)
+        batches += [same for same in equal.values() if len(same) >= machine.batched]
+    return batches
 
 
 def _special(program: LoopProgram, group: Group) -> bool:
@@ -90,15 +129,19 @@ def _special(program: LoopProgram, group: Group) -> bool:
     return False
 
 
-def _levels(
+def _places(
     groups: tuple[Group, ...], dependencies: Dependencies, home: dict[int, int]
-) -> list[int]:
-    """How many groups lie on the longest way to each: equal levels do not depend on each other."""
-    level: list[int] = []
+) -> list[_Place]:
+    """How many calls come before each group, and how many groups lie on the longest way to it: what
+    is at an equal place does not depend on each other, with no call in between."""
+    places: list[_Place] = []
+    calls = 0
     for position, group in enumerate(groups):
         before = {home[b] for member in group.members for b in dependencies.before[member]}
-        level.append(1 + max((level[b] for b in before if b != position), default=-1))
-    return level
+        level = 1 + max((places[b][1] for b in before if b != position), default=-1)
+        places.append((calls, level))
+        calls += group.space is None
+    return places
 
 
 def _size(
@@ -114,7 +157,8 @@ def _size(
     nodes: list[lp.Scalar] = []
     for member in group.members:
         step = program.steps[member]
-        assert isinstance(step, Compute)
+        if not isinstance(step, Compute):
+            return _Size(0, 0, 0.0)
         reads |= dependencies.reads[member]
         writes.add(step.output)
         nodes.append(step.value)
@@ -138,8 +182,13 @@ def _pays(space: Space, first: _Size, second: _Size, machine: Machine) -> bool:
     both = first + second
     if both.streams > machine.streams or both.operations > _MAX_OPERATIONS:
         return False
-    parallel = points(space.sizes) >= machine.parallel_points
-    start = machine.parallel_start if parallel else machine.serial_start
+    start = _start(space, machine)
     if space.reduces:  # rows of several kernels would crowd each other
         return not space.mixed and both.moving < start
     return start >= _WORTH * second.moving
+
+
+def _start(space: Space, machine: Machine) -> float:
+    """Nanoseconds to start a kernel."""
+    parallel = points(space.sizes) >= machine.parallel_points
+    return machine.parallel_start if parallel else machine.serial_start

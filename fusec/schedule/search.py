@@ -75,13 +75,24 @@ def schedule(
             if v.step in numbers and v.other in numbers
         ]
         dependencies = find_dependencies(program)
-    order = _ordered([_with_space(program, g) for g in groups if g.members], dependencies)
+    units = _ordered([(_with_space(program, g),) for g in groups if g.members], dependencies)
     if fusion:
-        stored = _always_stored(program)
-        groups, why = join_alike(program, order, dependencies, stored, machine)
-        order = _ordered(groups, dependencies)
+        order = tuple(group for (group,) in units)
+        started, why = join_alike(program, order, dependencies, _always_stored(program), machine)
+        units = _ordered(started, dependencies)
         verdicts += why
-    return Schedule(program, order, tuple(verdicts))
+    order = tuple(group for unit in units for group in unit)
+    return Schedule(program, order, tuple(verdicts), _batches(units))
+
+
+def _batches(units: list[tuple[Group, ...]]) -> tuple[tuple[int, int], ...]:
+    found: list[tuple[int, int]] = []
+    position = 0
+    for unit in units:
+        if len(unit) > 1:
+            found.append((position, position + len(unit)))
+        position += len(unit)
+    return tuple(found)
 
 
 def _always_stored(program: LoopProgram) -> frozenset[int]:
@@ -149,27 +160,29 @@ def _with_space(program: LoopProgram, group: Group) -> Group:
     return replace(group, space=placed)
 
 
-def _ordered(groups: list[Group], dependencies: Dependencies) -> tuple[Group, ...]:
-    """A topological order that keeps close to the program's own."""
-    home = {number: i for i, group in enumerate(groups) for number in group.members}
-    waiting: list[set[int]] = [set() for _ in groups]
-    users: list[list[int]] = [[] for _ in groups]
-    for number, group in home.items():
+def _ordered(units: list[tuple[Group, ...]], dependencies: Dependencies) -> list[tuple[Group, ...]]:
+    """A topological order that keeps close to the program's own, of groups that start together."""
+    members = [[number for group in unit for number in group.members] for unit in units]
+    home = {number: i for i, found in enumerate(members) for number in found}
+    waiting: list[set[int]] = [set() for _ in units]
+    users: list[list[int]] = [[] for _ in units]
+    for number, unit in home.items():
         for before in dependencies.before[number]:
             other = home[before]
-            if other != group and other not in waiting[group]:
-                waiting[group].add(other)
-                users[other].append(group)
-    ready = [(max(g.members), i) for i, g in enumerate(groups) if not waiting[i]]
+            if other != unit and other not in waiting[unit]:
+                waiting[unit].add(other)
+                users[other].append(unit)
+    last = [max(found) for found in members]
+    ready = [(last[i], i) for i in range(len(units)) if not waiting[i]]
     heapq.heapify(ready)
-    order: list[Group] = []
+    order: list[tuple[Group, ...]] = []
     while ready:
         _, number = heapq.heappop(ready)
-        order.append(groups[number])
+        order.append(units[number])
         for user in users[number]:
             waiting[user].discard(number)
             if not waiting[user]:
-                heapq.heappush(ready, (max(groups[user].members), user))
-    if len(order) != len(groups):
+                heapq.heappush(ready, (last[user], user))
+    if len(order) != len(units):
         raise ScheduleError("the groups depend on each other in a circle")
-    return tuple(order)
+    return order

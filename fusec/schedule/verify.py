@@ -1,4 +1,5 @@
-"""The verifier of schedules: every step once, in a legal order, fused only where points agree.
+"""The verifier of schedules: every step once, in a legal order, fused only where points agree,
+started together only where nothing depends on another.
 
 It looks at the program alone, not at `fusec.schedule.dependencies`: a fault there must show here.
 """
@@ -17,7 +18,7 @@ from fusec.schedule.space import folds_across, place
 def verify_schedule(schedule: Schedule) -> None:
     """Raises ScheduleError that names the step. Linear in the size of the program."""
     place_of = _places(schedule)
-    _verify_order(schedule.program, place_of)
+    _verify_order(schedule.program, place_of, _starts(schedule))
     for group in schedule.groups:
         if group.space is not None:
             _verify_points(schedule.program, group)
@@ -45,7 +46,23 @@ def _places(schedule: Schedule) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _verify_order(program: LoopProgram, place_of: dict[int, tuple[int, int]]) -> None:
+def _starts(schedule: Schedule) -> list[int]:
+    """For each group the position of the first that starts with it."""
+    starts = list(range(len(schedule.groups)))
+    end = 0
+    for first, last in schedule.batches:
+        if not end <= first < last - 1 < len(starts):
+            raise ScheduleError(f"groups {first} to {last} are no batch")
+        if any(group.space is None for group in schedule.groups[first:last]):
+            raise ScheduleError(f"the batch of group {first} holds an external call")
+        starts[first:last] = [first] * (last - first)
+        end = last
+    return starts
+
+
+def _verify_order(
+    program: LoopProgram, place_of: dict[int, tuple[int, int]], starts: list[int]
+) -> None:
     """Reads after writes; overwriting of an input's memory in the program's own order."""
     writer: dict[int, int] = {}
     touched: dict[int, list[int]] = {}  # memory of an input → steps since it was overwritten
@@ -55,6 +72,9 @@ def _verify_order(program: LoopProgram, place_of: dict[int, tuple[int, int]]) ->
     def after(number: int, other: int, why: str) -> None:
         if place_of[number] <= place_of[other]:
             raise ScheduleError(f"step {number} does not come after step {other}: {why}")
+        mine, theirs = place_of[number][0], place_of[other][0]
+        if mine != theirs and starts[mine] == starts[theirs]:
+            raise ScheduleError(f"step {number} starts together with step {other}: {why}")
 
     for number, step in enumerate(program.steps):
         if isinstance(step, Compute):
