@@ -50,6 +50,16 @@ def s3_errors(text: str, counters: Counters) -> Iterator[None]:
         if code in _FULL:
             raise StoreFull(f"{text}: {code}") from error
         raise NotReachable(f"{text}: {code}", hint="check bucket, region, endpoint") from error
+    except RecursionError as error:
+        # A server that sends every request elsewhere, and that one back.
+        counters.add("io_errors")
+        raise NotReachable(
+            f"{text}: redirected without end", hint="check bucket, region, endpoint"
+        ) from error
+    except RuntimeError as error:
+        # botocore's way to say that renewed credentials are no good either.
+        counters.add("io_errors")
+        raise Refused(f"{text}: {error}", hint="check the credentials and their expiry") from error
     except (BotoCoreError, ValueError, OSError) as error:
         # ValueError: an endpoint that is not an address. OSError: a connection cut in the body.
         counters.add("io_errors")

@@ -301,6 +301,7 @@ def s3_store(server, **more):
         ((403, "ExpiredToken"), Refused, "expiry"),
         ((403, "RequestTimeTooSkewed"), Refused, "clock"),
         ((400, "AuthorizationHeaderMalformed"), NotReachable, "region"),
+        ((301, "PermanentRedirect"), NotReachable, "region"),
     ],
 )
 def test_an_s3_fault_is_an_error_with_a_hint_and_never_a_wrong_byte(s3, fault, error, hint):
@@ -360,7 +361,7 @@ def test_credentials_that_expire_mid_run_are_renewed(s3, tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    give("first", 3.0)
+    give("first", 60.0)  # so little that they are renewed at every use
     s3.valid = {"first"}
     with s3_store(s3, access_key=None, secret_key=None) as store:
         name = put(store, b"x")
@@ -370,7 +371,12 @@ def test_credentials_that_expire_mid_run_are_renewed(s3, tmp_path, monkeypatch):
             store.get_blob(name)
         give("second", 3600.0)
         assert store.get_blob(name) == b"x"
-    assert {"first", "second"} <= set(s3.keys_seen)
+        assert {"first", "second"} <= set(s3.keys_seen)
+    give("third", -60.0)
+    with s3_store(s3, access_key=None, secret_key=None) as store:
+        with pytest.raises((Refused, NotReachable)) as caught:
+            store.get_blob(name)
+        assert "expire" in str(caught.value)
 
 
 def test_a_service_whose_credentials_have_expired_is_alive_not_ready_and_comes_back(s3):
