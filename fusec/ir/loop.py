@@ -182,6 +182,9 @@ def _folded(name: str, dtype: str, args: tuple[Scalar, ...]) -> Scalar | None:
     if name == "where":
         if args[1] is args[2]:
             return args[1]
+        inner = args[1]
+        if isinstance(inner, Op) and inner.name == "where" and inner.args[0] is args[0]:
+            return op(name, dtype, args[0], inner.args[1], args[2])
         if isinstance(args[0], Const):
             return args[1] if args[0].value else args[2]
     elif dtype == "bool" and name in ("and", "or"):

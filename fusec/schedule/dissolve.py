@@ -14,7 +14,6 @@ from typing import Final
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
-from fusec.ir.expr import Expr
 from fusec.ir.loop import (
     BufferView,
     Compute,
@@ -26,9 +25,10 @@ from fusec.ir.loop import (
     Scalar,
     external_reads,
 )
+from fusec.ir.written_out import written_out
 
 _LIGHT: Final = frozenset(
-    "add sub mul neg abs min max lt le gt ge eq ne and or xor not where".split()
+    "add sub mul neg abs min max lt le gt ge eq ne and or xor not where within".split()
 )
 MAX_BODY: Final = 192  # operations in one value; more would spill and be slow to compile
 
@@ -232,9 +232,8 @@ def _substitute(step: Compute, values: dict[int, Compute], picked: dict[int, Com
             return None
         changed = True
         origin.update(producer.origin)
-        mapping: dict[Expr, Expr] = dict(zip(producer.axes, node.index, strict=True))
         bound = tuple((symbol, memo[value]) for symbol, value in node.indirect)
-        return lp.reindex(producer.value, mapping, node.guard, bound)
+        return written_out(node, producer.axes, producer.value, bound)
 
     value = lp.rewrite(step.value, leaf, memo)
     if not changed:

@@ -12,19 +12,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from fusec.ir import loop as lp
-from fusec.ir.expr import Expr
 from fusec.ir.loop import BufferView, Compute, Load, LoopProgram, Scalar, external_reads
+from fusec.ir.written_out import written_out
 from fusec.schedule.groups import Group
 
 
-def written_out(reader: Compute, producer: Compute) -> Compute:
+def with_value(reader: Compute, producer: Compute) -> Compute:
     """The reader with the producer's value in place of loads of its buffer."""
 
     def leaf(node: Scalar) -> Scalar | None:
         if not isinstance(node, Load) or node.buffer != producer.output:
             return None
-        mapping: dict[Expr, Expr] = dict(zip(producer.axes, node.index, strict=True))
-        return lp.reindex(producer.value, mapping, node.guard)
+        return written_out(node, producer.axes, producer.value)
 
     return replace(
         reader,
@@ -46,7 +45,7 @@ def recompute(
         made, used = steps[producer], steps[reader]
         assert isinstance(made, Compute)
         assert isinstance(used, Compute)
-        steps[reader] = written_out(used, made)
+        steps[reader] = with_value(used, made)
     live = _live(program, steps)
     kept = [n for n, step in enumerate(steps) if not isinstance(step, Compute) or n in live]
     numbers = {old: new for new, old in enumerate(kept)}

@@ -163,3 +163,16 @@ def test_sizes_known_at_the_call() -> None:
     compiled = Compiled(fn, dynamic=True)
     for shape in ((2, 3, 9, 12), (5, 3, 8, 7), (2, 4, 31, 5)):
         compare_with_eager(compiled, fn, torch.randn(shape))
+
+
+def test_padding_is_zero_whatever_is_fused_into_a_window() -> None:
+    """What is computed from nothing is not nothing: exp(0) is 1, and a constant reads no memory."""
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(1, 5, 17, generator=generator)
+    for function in (
+        lambda x: F.avg_pool1d(x.exp(), 3, 1, 1),
+        lambda x: F.avg_pool1d(torch.full_like(x, 2.0), 3, 1, 1),
+        lambda x: F.avg_pool2d((x + 1)[None], 3, 2, 1, True),
+        lambda x: F.max_pool2d(x.exp()[None] - 3, 3, 1, 1),
+    ):
+        compile_and_compare(function, x)
