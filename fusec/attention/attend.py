@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fusec.attention import operators  # noqa: F401 -- registers them
-from fusec.attention.backends import MASK_MULTIPLE, enabled
+from fusec.attention.allowed import enabled
+from fusec.attention.backends import MASK_MULTIPLE
 
 
 def attend(

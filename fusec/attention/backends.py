@@ -11,32 +11,33 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from fusec.attention import exact
-
-MATH: Final = 0
-FLASH: Final = 1
-EFFICIENT: Final = 2
-CUDNN: Final = 3
-ALL: Final = (1 << MATH) | (1 << FLASH) | (1 << EFFICIENT) | (1 << CUDNN)
+from fusec.attention.allowed import CUDNN, EFFICIENT, FLASH, MATH, limited
 
 _HEAD_MULTIPLE: Final = 8  # of elements of a head: what the kernels' vector loads want
 MASK_MULTIPLE: Final = 16  # of elements of a mask's rows
 _STATISTICS_MULTIPLE: Final = 32  # of rows, in what the efficient kernels save
 
+_aten: Final = torch.ops.aten
+_flash: Final = _aten._scaled_dot_product_flash_attention.default
+_efficient: Final = _aten._scaled_dot_product_efficient_attention.default
+_cudnn: Final = _aten._scaled_dot_product_cudnn_attention.default
+_flash_backward: Final = _aten._scaled_dot_product_flash_attention_backward.default
+_efficient_backward: Final = _aten._scaled_dot_product_efficient_attention_backward.default
+_cudnn_backward: Final = _aten._scaled_dot_product_cudnn_attention_backward.default
+
 
 class Call(NamedTuple):
     """One attention: (B, H, S, D) tensors and what modifies it.
 
-    backends: bits of the backends that the user allows; training: a backward follows;
-    mask_grad: with a gradient of the mask.
+    backends: bits, see `fusec.attention.allowed`, of those that the user allows; training: a
+    backward follows; mask_grad: with a gradient of the mask.
     """
 
     query: Tensor
@@ -52,60 +53,22 @@ class Call(NamedTuple):
     mask_grad: bool
 
 
-def enabled() -> int:
-    """Bits of the backends that `torch.nn.attention.sdpa_kernel` allows now."""
-    cuda = torch.backends.cuda
-    return (
-        int(cuda.math_sdp_enabled()) << MATH
-        | int(cuda.flash_sdp_enabled()) << FLASH
-        | int(cuda.mem_efficient_sdp_enabled()) << EFFICIENT
-        | int(cuda.cudnn_sdp_enabled()) << CUDNN
-    )
-
-
-@contextmanager
-def _limited(backends: int) -> Iterator[None]:
-    """With these backends allowed, whatever is allowed around."""
-    before = enabled()
-    if before == backends:
-        yield
-        return
-    _allow(backends)
-    try:
-        yield
-    finally:
-        _allow(before)
-
-
-def _allow(backends: int) -> None:
-    cuda = torch.backends.cuda
-    cuda.enable_math_sdp(bool(backends >> MATH & 1))
-    cuda.enable_flash_sdp(bool(backends >> FLASH & 1))
-    cuda.enable_mem_efficient_sdp(bool(backends >> EFFICIENT & 1))
-    cuda.enable_cudnn_sdp(bool(backends >> CUDNN & 1))
-
-
 def run(call: Call) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The result; where a backward follows the statistics, (B, H, S), and with dropout the two
     numbers that it follows from."""
     formed, backend = prepare(call)
     q, k, v, mask = formed.query, formed.key, formed.value, formed.mask
     p, causal, scale, training = formed.p, formed.causal, formed.scale, formed.training
-    aten = torch.ops.aten
     lse: Tensor
     rng: Tensor | None = None
     if backend == FLASH:
-        out, lse, _, _, _, _, seed, offset, _ = aten._scaled_dot_product_flash_attention.default(
-            q, k, v, p, causal, scale=scale
-        )
+        out, lse, _, _, _, _, seed, offset, _ = _flash(q, k, v, p, causal, scale=scale)
         rng = _joined(seed, offset) if p > 0.0 else None
     elif backend == EFFICIENT:
-        out, lse, seed, offset = aten._scaled_dot_product_efficient_attention.default(
-            q, k, v, mask, training, p, causal, scale=scale
-        )
+        out, lse, seed, offset = _efficient(q, k, v, mask, training, p, causal, scale=scale)
         rng = _joined(seed, offset) if p > 0.0 else None
     elif backend == CUDNN:
-        out, lse, _, _, _, _, seed, offset, _ = aten._scaled_dot_product_cudnn_attention.default(
+        out, lse, _, _, _, _, seed, offset, _ = _cudnn(
             q, k, v, _one_head(mask), training, p, causal, scale=scale
         )
         rng = _joined(seed, offset) if p > 0.0 else None
@@ -115,7 +78,9 @@ def run(call: Call) -> tuple[Tensor, Tensor | None, Tensor | None]:
     out = _cut(out, call.value.shape[-1])
     if not training:
         return out, None, rng
-    return out, _cut(lse.flatten(2), q.shape[2]), rng
+    if lse.dim() > 3:
+        lse = lse.flatten(2)
+    return out, _cut(lse, q.shape[2]), rng
 
 
 def run_backward(
@@ -130,23 +95,22 @@ def run_backward(
     p, causal, scale = formed.p, formed.causal, formed.scale
     rows, columns = q.shape[2], k.shape[2]
     grad, out = _padded_head(grad), _padded_head(out)
-    aten = torch.ops.aten
     grad_mask: Tensor | None = None
     if backend == FLASH:
         seed, offset = _flash_numbers(q, rng)
-        grads = aten._scaled_dot_product_flash_attention_backward.default(
+        grads = _flash_backward(
             grad, q, k, v, out, lse, None, None, rows, columns, p, causal, seed, offset, scale=scale
         )
     elif backend == EFFICIENT:
         seed, offset = _numbers(q, rng)
         wanted = [True, True, True, call.mask_grad]
-        *grads, grad_mask = aten._scaled_dot_product_efficient_attention_backward.default(
+        *grads, grad_mask = _efficient_backward(
             grad, q, k, v, mask, out, _padded_statistics(lse), seed, offset, p, wanted, causal,
             scale=scale,
         )  # fmt: skip
     elif backend == CUDNN:
         seed, offset = _numbers(q, rng)
-        grads = aten._scaled_dot_product_cudnn_attention_backward.default(
+        grads = _cudnn_backward(
             grad, q, k, v, out, _cudnn_statistics(lse), seed, offset, _one_head(mask), None, None,
             rows, columns, p, causal, scale=scale,
         )  # fmt: skip
@@ -159,48 +123,64 @@ def run_backward(
     return grad_query, grad_key, grad_value, grad_mask if call.mask_grad else None
 
 
+class _Plan(NamedTuple):
+    """How calls of one form are done. ready: backends take the tensors as they are; expanded: each
+    head of key and value is repeated for its group."""
+
+    backend: int
+    ready: bool
+    expanded: bool
+
+
+_plans: Final[dict[tuple[object, ...], _Plan]] = {}
+_MOST_PLANS: Final = 1024
+
+
 def prepare(call: Call) -> tuple[Call, int]:
-    """The call in a form that a backend takes, and the backend."""
+    """The call in a form that a backend takes, and the backend.
+
+    Asking torch costs more than a small attention, and looking what form the tensors want a part of
+    one. Both follow from layouts and settings alone, and are remembered by them.
+    """
+    q, k, v, mask = call.query, call.key, call.value, call.mask
+    key = (
+        q.get_device(), q.dtype, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(),
+        None if mask is None else (mask.dtype, mask.shape, mask.stride()),
+        call[4:], torch.are_deterministic_algorithms_enabled(), call.training and q.is_inference(),
+    )  # fmt: skip
+    plan = _plans.get(key)
+    if plan is None:
+        if len(_plans) >= _MOST_PLANS:
+            _plans.clear()
+        plan = _plans[key] = _planned(call)
+    return (call if plan.ready else _formed(call, plan.expanded)), plan.backend
+
+
+def _planned(call: Call) -> _Plan:
+    formed = _formed(call, expanded=False)
+    backend, expanded = _asked(formed), False
+    if backend == MATH and formed.gqa:  # some backends know no groups of heads
+        formed, expanded = _formed(call, expanded=True), True
+        backend = _asked(formed)
+    ready = all(x is y for x, y in zip(formed[:4], call[:4], strict=True))
+    return _Plan(backend, ready, expanded)
+
+
+def _formed(call: Call, expanded: bool) -> Call:
     q, k, v = _padded_head(call.query), _padded_head(call.key), _padded_head(call.value)
     scale = call.scale
     if scale is None and q.shape[-1] != call.query.shape[-1]:
         scale = call.query.shape[-1] ** -0.5
     formed = call._replace(query=q, key=k, value=v, scale=scale, mask=_padded_mask(call.mask))
-    backend = _choice(formed)
-    if backend == MATH and formed.gqa:  # some backends know no groups of heads
-        formed = _expanded(formed)
-        backend = _choice(formed)
-    return formed, backend
-
-
-_choices: Final[dict[tuple[object, ...], int]] = {}
-_MOST_CHOICES: Final = 1024
-
-
-def _choice(call: Call) -> int:
-    """What torch would take for the call. Asking costs more than a small attention, and the answer
-    follows from layouts and settings alone: it is remembered by them."""
-    q, k, v, mask = call.query, call.key, call.value, call.mask
-    if not q.is_cuda:
-        return MATH
-    key = (
-        q.device.index, q.dtype, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(),
-        None if mask is None else (mask.dtype, mask.shape, mask.stride()),
-        *call[4:], enabled(), torch.are_deterministic_algorithms_enabled(),
-        call.training and not q.is_inference(),
-    )  # fmt: skip
-    found = _choices.get(key)
-    if found is None:
-        if len(_choices) >= _MOST_CHOICES:
-            _choices.clear()
-        found = _choices[key] = _asked(call)
-    return found
+    return _expanded(formed) if expanded else formed
 
 
 def _asked(call: Call) -> int:
-    """torch's answer. It looks whether gradients are wanted."""
+    """What torch would take for the call. It looks whether gradients are wanted."""
     q, k, v, mask = call.query, call.key, call.value, call.mask
-    with _limited(call.backends), torch.set_grad_enabled(call.training):
+    if not q.is_cuda:
+        return MATH
+    with limited(call.backends), torch.set_grad_enabled(call.training):
         if call.training and not q.is_inference():
             q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
         if mask is not None and call.mask_grad:
@@ -266,16 +246,28 @@ def _joined(seed: Tensor, offset: Tensor) -> Tensor:
 
 
 def _numbers(query: Tensor, rng: Tensor | None) -> tuple[Tensor, Tensor]:
-    if rng is None:  # not read without dropout
-        rng = torch.empty(2, dtype=torch.int64, device=query.device)
+    if rng is None:
+        return _unread(query.get_device(), torch.int64)
     return rng[0], rng[1]
 
 
-def _flash_numbers(query: Tensor, rng: Tensor | None) -> tuple[Any, Any]:
+def _flash_numbers(query: Tensor, rng: Tensor | None) -> tuple[Tensor, Tensor]:
     if torch.version.hip:
         return _numbers(query, rng)
     if rng is None:
-        rng = torch.empty(2, dtype=torch.int64, device=query.device)
+        return _unread(query.get_device(), torch.uint64)
+    return _state(rng)
+
+
+@functools.cache
+def _unread(ordinal: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """What stands for the two numbers where nothing is dropped and nobody reads them."""
+    with torch.inference_mode(False):
+        rng = torch.empty(2, dtype=torch.int64, device=f"cuda:{ordinal}")
+    return _state(rng) if dtype == torch.uint64 else (rng[0], rng[1])
+
+
+def _state(rng: Tensor) -> tuple[Tensor, Tensor]:
     state = rng.view(torch.uint64)
     return state, state[:1].squeeze(0)
 

@@ -11,7 +11,7 @@ the kernels write and which the next projection reads without a copy.
 
 query: (B, H, S, D); key, value: (B, H or a divisor of it with gqa, K, D or V); mask: (B, H, S, K)
 of the query's dtype, added to the scores. scale None: 1/√D. backends: bits, see
-`fusec.attention.backends.enabled`, of what the user allowed where the model was captured.
+`fusec.attention.allowed.enabled`, of what the user allowed where the model was captured.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from fusec.attention import exact
-from fusec.attention.backends import ALL, Call, run, run_backward
+from fusec.attention.allowed import ALL
+from fusec.attention.backends import Call, run, run_backward
 
 _INPUTS: Final = "Tensor query, Tensor key, Tensor value, Tensor? mask"
 _HOW: Final = f"bool causal=False, float? scale=None, bool gqa=False, int backends={ALL}"
@@ -196,6 +197,9 @@ def attention_backward(
 
 def _rows_first_of(out: Tensor) -> Tensor:
     """A result in the layout of (B, S, H, V): as most kernels give it, else a copy."""
+    _, heads, rows, width = out.shape
+    if out.stride() == (rows * heads * width, width, heads * width, 1):
+        return out
     rows_first = out.transpose(1, 2)
     return out if rows_first.is_contiguous() else rows_first.contiguous().transpose(1, 2)
 

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fusec.attention import exact
+from fusec.attention.allowed import ALL, EFFICIENT, FLASH, MATH, enabled
 from fusec.attention.attend import attend
-from fusec.attention.backends import ALL, EFFICIENT, FLASH, MATH, Call, enabled, prepare
+from fusec.attention.backends import Call, prepare
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 DEVICES = ("cpu", pytest.param("cuda", marks=GPU))
