@@ -1,7 +1,9 @@
 """One case on one GPU: every side on the same tensors, in turn, checked against float64.
 
-A sample is one step between two events, after a write of memory larger than the L2 cache, so that
-no side finds its inputs there. Rounds rotate the order of the sides; medians are quoted.
+A sample is one step between two events, after writes of memory larger than the L2 cache, so that
+no side finds its inputs there. ``lead`` writes keep the GPU busy while the host starts the step:
+many of them, and the figure is the GPU's time; one, and a host that is slower than the GPU shows.
+Rounds rotate the order of the sides; medians are quoted.
 """
 
 from __future__ import annotations
@@ -127,7 +129,9 @@ class Measured:
         return None if self.error is None or self.allowed is None else self.error <= self.allowed
 
 
-def measure(case: Case, sides: list[str], *, seconds: float, check: bool) -> dict[str, Any]:
+def measure(
+    case: Case, sides: list[str], *, seconds: float, check: bool, lead: int
+) -> dict[str, Any]:
     """Figures by side; a side that fails has its error's text instead."""
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     steps: dict[str, Step] = {}
@@ -162,7 +166,7 @@ def measure(case: Case, sides: list[str], *, seconds: float, check: bool) -> dic
     _restore(case, pristine)
     verdicts = _verdicts(case, results) if results else {}
     results.clear()
-    samples = _samples(steps, flush, seconds)
+    samples = _samples(steps, flush, seconds, lead)
     found: dict[str, Any] = dict(failed)
     for side, values in samples.items():
         low, high = statistics.quantiles(values, n=10)[0], statistics.quantiles(values, n=10)[-1]
@@ -201,7 +205,9 @@ def _result(named: Mapping[str, Tensor]) -> Result:
     return Result(Times(), {}, {}, floats)
 
 
-def _samples(steps: Mapping[str, Step], flush: Tensor, seconds: float) -> dict[str, list[float]]:
+def _samples(
+    steps: Mapping[str, Step], flush: Tensor, seconds: float, lead: int
+) -> dict[str, list[float]]:
     for step in steps.values():
         step()
     torch.cuda.synchronize()
@@ -212,7 +218,8 @@ def _samples(steps: Mapping[str, Step], flush: Tensor, seconds: float) -> dict[s
     while order and (rounds < 10 or (time.perf_counter() < end and rounds < 400)):
         events = []
         for side in order:
-            flush.zero_()
+            for _ in range(lead):
+                flush.zero_()
             begin, done = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
             steps[side]()

@@ -17,9 +17,12 @@ def markdown(result: dict[str, Any]) -> str:
     ceiling, its peak memory beside the least of the peers', seconds of the first call."""
     about = result["about"]
     sides = list(dict.fromkeys(s for c in result["cases"].values() for s in c["sides"]))
-    lines = [
+    head = (
         f"{about['gpu']}, torch {about['torch']}, Triton {about['triton']}; a copy moves "
-        f"{result['copy_ceiling_tbps']:.2f} TB/s.",
+        f"{result['copy_ceiling_tbps']:.2f} TB/s."
+    )
+    lines = [
+        head,
         "",
         "| case | " + " | ".join(f"{s} ms" for s in sides) + " | against the best peer | of the "
         "ceiling | peak MiB, least of the peers' | first call s, Inductor's |",
