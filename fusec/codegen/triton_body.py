@@ -104,6 +104,8 @@ class Scope:
         assert isinstance(node, Op)
         if node.name == triton_random.NAME:
             return self._random(node)
+        if node.name == lp.WITHIN:
+            return self._within(node)
         if node.name == "cast":
             source = node.args[0]
             return conversion(self.value(source), source.dtype, node.dtype)
@@ -123,6 +125,23 @@ class Scope:
             self.frame.isa,
             precise=node in self.frame.precise,
         )
+
+    def _within(self, node: Op) -> str:
+        """A place that is asserted to be in range, by the points that are inside and of interest.
+        AMD's assertions need calls to the host from every kernel: there it is clamped."""
+        place, size, *where = node.args
+        shape = self.frame.shape(node)
+        name = self.whole(place, shape)
+        end = constant(size, "lt") if isinstance(size, Const) else self.value(size)
+        if self.frame.isa.startswith("gfx"):
+            return f"tl.maximum(tl.minimum({name}, {end} - 1), 0)"
+        own = self.value(place)
+        arguments = [f"({own} >= 0) & ({own} < {end})", '"index out of range"']
+        mask = self._mask(shape, self.value(where[0]) if where else None)
+        if mask:
+            arguments.append(mask)
+        self.emit(f"tl.device_assert({', '.join(arguments)})")
+        return name
 
     def _random(self, node: Op) -> str:
         key, place = self.value(node.args[0]), triton_random.place_of(node)

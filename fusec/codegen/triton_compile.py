@@ -90,6 +90,9 @@ def compile_text(
         "num_stages": stages,
         "enable_fp_fusion": True,
         "launch_cooperative_grid": cooperative,
+        # Assertions are in the binary where the text has any, those that it spells out alone.
+        "debug": "tl.device_assert(" in text,
+        "sanitize_overflow": False,
     }
     made = triton.compile(source, target=_target(isa), options=options)
     shutil.rmtree(triton.knobs.cache.dir, ignore_errors=True)  # it is of no use to anybody

@@ -245,6 +245,25 @@ def scatter(mode: str, place: Scalar, value: Scalar) -> Scalar:
     return op(f"scatter_{mode}", place.dtype, place, value)
 
 
+WITHIN: Final = "within"
+
+
+def within(place: Scalar, size: Expr) -> Scalar:
+    """The i64 ``place``, which must be in [0, size): a kernel stops with an assertion where it is
+    not. A third operand, a bool, says where it is of interest: it can be anything elsewhere."""
+    known = _position(place)
+    if known is not None and ex.compare(">=", known, 0) * ex.compare("<", known, size) is ex.ONE:
+        return place
+    fixed = ex.as_int(size)
+    return op(WITHIN, "i64", place, index(size) if fixed is None else const(fixed, "i64"))
+
+
+def _of_interest(node: Op, args: tuple[Scalar, ...], guard: Expr) -> Scalar:
+    """A `within` of other operands that is only of interest where a guard holds as well."""
+    where = op("and", "bool", *args[2:], condition(guard)) if args[2:] else condition(guard)
+    return op(WITHIN, node.dtype, *args[:2], where)
+
+
 def cast(value: Scalar, dtype: str) -> Scalar:
     """Convert to the compute type of ``dtype``; no rounding to a half type."""
     target = DTYPES[dtype].compute
@@ -333,6 +352,8 @@ def reindex(
                 (*((s, memo[v]) for s, v in node.indirect), *bound),
                 merged,
             )
+        if isinstance(node, Op) and node.name == WITHIN and guard is not None:
+            return _of_interest(node, tuple(memo[a] for a in node.args), guard)
         return None
 
     return rewrite(root, leaf, memo)

@@ -7,6 +7,7 @@ from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr, Sym, symbols
 from fusec.ir.loop import (
     SCATTERS,
+    WITHIN,
     BufferView,
     Compute,
     Const,
@@ -128,5 +129,10 @@ def _verify_op(node: Op, where: str) -> None:
         raise VerifyError(f"{where}: {node.name} of {types} gives {node.dtype}")
     if node.name == "philox_uniform" and (node.dtype != "f32" or types != ["i64", "i64"]):
         raise VerifyError(f"{where}: philox_uniform of {types} gives {node.dtype}")
+    if node.name == WITHIN and (node.dtype, types[:2], types[2:]) not in (
+        ("i64", ["i64", "i64"], []),
+        ("i64", ["i64", "i64"], ["bool"]),
+    ):
+        raise VerifyError(f"{where}: within of {types} gives {node.dtype}")
     if node.name == "where" and types != ["bool", node.dtype, node.dtype]:
         raise VerifyError(f"{where}: where of {types} gives {node.dtype}")

@@ -1,8 +1,10 @@
 """Rules that read at places given by index tensors: embedding, gather, index, index_select.
 
-A place out of range never reads wild memory: the index is clamped, and a check of the whole index
-tensor, an assertion that the program runs beside, raises as eager does (a RuntimeError here, where
-eager raises an IndexError or a RuntimeError).
+A place out of range never reads wild memory. On a CPU the index is clamped, and a check of the
+whole index tensor, an assertion that the program runs beside, raises as eager does (a RuntimeError
+here, where eager raises an IndexError or a RuntimeError). On a GPU the kernel itself asserts that
+the places it takes are in range (`within`), as eager's kernels do; what no kernel takes is not
+checked.
 """
 
 from __future__ import annotations
@@ -26,31 +28,47 @@ _MESSAGE: Final = "index out of range in {}"
 class Place:
     """The element of an index tensor as a coordinate in a dimension of a size.
 
-    wrap: negative indices count from the end.
+    wrap: negative indices count from the end. checked: one out of range raises; else it is clamped.
     """
 
-    def __init__(self, low: Lowering, index: View, size: Expr, number: int, *, wrap: bool) -> None:
+    def __init__(
+        self,
+        low: Lowering,
+        index: View,
+        size: Expr,
+        number: int,
+        *,
+        wrap: bool,
+        checked: bool = True,
+    ) -> None:
         self.low = low
         self.index = index
         self.size = size
         self.wrap = wrap
+        self.checked = checked
+        # In a dimension of no points nothing is read, so no kernel would see a place in it.
+        self.asserted = checked and low.node_type().device == "cuda" and size is not ex.ZERO
         symbol = ex.axis(f"j{number}", size)
         assert isinstance(symbol, Sym)
         self.symbol = symbol
 
     def value(self, at: Sequence[Expr]) -> Scalar:
-        """The clamped coordinate of the index tensor's element, broadcast to ``at``."""
+        """The coordinate, in range, of the index tensor's element, broadcast to ``at``."""
         size = lp.index(self.size)
         found = lp.cast(self.low.broadcast(self.index, at), "i64")
         if self.wrap:
             below = lp.op("lt", "bool", found, lp.const(0, "i64"))
             found = lp.op("where", "i64", below, lp.op("add", "i64", found, size), found)
+        if self.asserted:
+            return lp.within(found, self.size)
         last = lp.index(self.size - 1)
         return lp.op("max", "i64", lp.op("min", "i64", found, last), lp.const(0, "i64"))
 
     def check(self) -> None:
         """Emit the assertion that every index is in range, once for an index (in whatever shape it
-        is used) and a size."""
+        is used) and a size; nothing where the kernels assert it or nobody asks."""
+        if self.asserted or not self.checked:
+            return
         low, index = self.low, _all_of(self.low, self.index)
         if not low.first_time(
             ("index", index.buffer, index.index, index.shape, self.size, self.wrap)
@@ -164,14 +182,13 @@ def _index(low: Lowering, node: Node) -> Value:
     together = at_dims == list(range(at_dims[0], at_dims[-1] + 1))
     first = at_dims[0] if together else 0
     rank = max(len(v.shape) for v in found)
-    wrap = not node.target.startswith("aten._unsafe_index")
+    checked = not node.target.startswith("aten._unsafe_index")
     places: dict[int, Place] = {}
     for dim in at_dims:
         view = indices[dim]
         assert view is not None
-        places[dim] = Place(low, view, x.shape[dim], dim, wrap=True)
-        if wrap:
-            places[dim].check()
+        places[dim] = Place(low, view, x.shape[dim], dim, wrap=True, checked=checked)
+        places[dim].check()
 
     def body(at: tuple[Expr, ...]) -> Scalar:
         where = at[first : first + rank]

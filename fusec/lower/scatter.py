@@ -35,12 +35,11 @@ def _put(
     value: Callable[[At], Scalar],
     *,
     add: bool,
-    check: bool = True,
 ) -> Value:
     """``base`` (a tensor or a number) with ``value`` at the places of all points of ``shape``.
 
     place: the coordinates in the result, which hold the symbols of index elements, and these with
-    their own coordinates. check: assert that indices are in range (they are clamped in any case).
+    their own coordinates.
     """
     t = low.node_type()
     axes = loop_axes(shape)
@@ -66,7 +65,7 @@ def _put(
     where = lp.load(target, dtype, tuple(at), indirect)
     scattered = lp.scatter("add" if add else "store", where, put)
     low.steps.append(Compute(alias, axes, scattered, None, (low.position,)))
-    for found, _ in places if check else ():
+    for found, _ in places:
         found.check()
     result = whole(alias, dtype, memory.shape)
     if dtype == t.dtype:
@@ -196,11 +195,12 @@ def _index_put(low: Lowering, node: Node) -> Value:
     common = _broadcast([v.shape for v in found], rank)
     rest_shape = [n for d, n in enumerate(x.shape) if d not in dims]
     shape = (*rest_shape[:first], *common, *rest_shape[first:])
+    checked = not node.target.startswith("aten._unsafe")
     places: dict[int, Place] = {}
     for d in dims:
         view = indices[d]
         assert view is not None
-        places[d] = Place(low, view, x.shape[d], d, wrap=True)
+        places[d] = Place(low, view, x.shape[d], d, wrap=True, checked=checked)
 
     def place(at: At) -> Placed:
         where = at[first : first + rank]
@@ -218,7 +218,6 @@ def _index_put(low: Lowering, node: Node) -> Value:
         place,
         lambda at: low.broadcast(values, at),
         add=add,
-        check=not node.target.startswith("aten._unsafe"),
     )
 
 
@@ -240,7 +239,7 @@ def _embedding_dense_backward(low: Lowering, node: Node) -> Value:
     t = low.node_type()
     if not usable(index) or by_frequency is not False or not isinstance(padding, int):
         return low.external(node, "library")
-    word = Place(low, index, t.shape[0], 0, wrap=False)
+    word = Place(low, index, t.shape[0], 0, wrap=False, checked=False)
     rank = len(index.shape)
 
     def element(at: At) -> Scalar:
@@ -259,7 +258,6 @@ def _embedding_dense_backward(low: Lowering, node: Node) -> Value:
         lambda at: ((word.symbol, at[rank]), [(word, at[:rank])]),
         element,
         add=True,
-        check=False,
     )
 
 

@@ -16,7 +16,7 @@ from fusec.codegen.triton_toolchain import compile_variants
 from fusec.errors import CompileError
 from tests.codegen.kernels import KERNELS
 from tests.codegen.triton_cases import Case, grouped, run_cases, walked
-from tests.codegen.triton_corpus import EMPTY, LOOPED, OPERATIONS, SCATTERS
+from tests.codegen.triton_corpus import EMPTY, LOOPED, OPERATIONS, OUT_OF_RANGE, PLACES, SCATTERS
 
 _SIZES: tuple[dict[str, int], ...] = ({"s0": 37, "s1": 1000}, {"s0": 2, "s1": 5})
 
@@ -55,6 +55,16 @@ def test_scatters_are_right(tmp_path: Path) -> None:
     check([Case(name, text, (0, 1, 2)) for name, text in SCATTERS.items()], tmp_path)
 
 
+def test_places_in_range_are_right_and_others_assert(tmp_path: Path) -> None:
+    sizes = {"s0": 2}
+    right = [Case(name, text, (0, 1, 2), sizes=sizes) for name, text in PLACES.items()]
+    wrong = [
+        Case(f"{name}_out_of_range", text, asserts=True, sizes=sizes)
+        for name, text in OUT_OF_RANGE.items()
+    ]
+    check([*right, *wrong], tmp_path)
+
+
 def test_random_numbers_are_those_of_every_target(tmp_path: Path) -> None:
     shapes = {
         "rows": (6, 100, 0),
@@ -71,7 +81,9 @@ def test_axes_of_no_points_are_right(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("isa", ["sm_90", "gfx942"])
 def test_every_operation_and_long_rows_compile(isa: str) -> None:
-    plain = [(t, gpu_emitter(isa)) for t in (*OPERATIONS.values(), *SCATTERS.values())]
+    plain = [
+        (t, gpu_emitter(isa)) for t in (*OPERATIONS.values(), *SCATTERS.values(), *PLACES.values())
+    ]
     long = [(text, gpu_emitter(isa, partial(walked, 64))) for text in LOOPED.values()]
     jobs = [
         (kernel, 0)

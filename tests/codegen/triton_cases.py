@@ -28,7 +28,8 @@ class Case:
     """A graph, the values of its sizes, and the numbers of the variants to try.
 
     block: rows are walked in blocks of this size (0: as the variants say); times: launches that
-    are made one; random: instead of a graph, arguments of `tests.codegen.triton_philox.program`.
+    are made one; asserts: some kernel asserts that an index is in range, and it is not; random:
+    instead of a graph, arguments of `tests.codegen.triton_philox.program`.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Case:
     picks: tuple[int, ...] = (0,)
     block: int = 0
     times: int = 1
+    asserts: bool = False
     random: tuple[int, ...] = ()
     sizes: dict[str, int] = field(default_factory=dict)
 

@@ -199,3 +199,59 @@ return %4
 return
 """,
 }
+
+# Reads and writes at places that kernels assert to be in range.
+PLACES = {
+    "rows": """\
+%0 = input "w": f32[9, 40] @cuda
+%1 = input "i": i64[6, 5] @cuda
+%2 = call aten.remainder.Scalar(%1, 9): i64[6, 5] @cuda
+%3 = call aten.embedding.default(%0, %2): f32[6, 5, 40] @cuda
+%4 = call aten.sum.dim_IntList(%3, [2], true): f32[6, 5, 1] @cuda
+%5 = call aten.sub.Tensor(%3, %4): f32[6, 5, 40] @cuda
+return %5
+""",
+    "counted_from_the_end": """\
+%0 = input "x": bf16[7, 33] @cuda
+%1 = input "i": i64[70] @cuda
+%2 = call aten.fmod.Scalar(%1, 7): i64[70] @cuda
+%3 = call aten.index.Tensor(%0, [%2]): bf16[70, 33] @cuda
+return %3
+""",
+    "some_of_no_interest": """\
+%0 = input "x": f32[7] @cuda
+%1 = input "i": i64[50] @cuda
+%2 = input "y": f32[30] @cuda
+%3 = input "none": f32[50] @cuda
+%4 = call aten.remainder.Scalar(%1, 7): i64[50] @cuda
+%5 = call aten.eq.Scalar(%3, 0.0): bool[50] @cuda
+%6 = call aten.masked_fill.Scalar(%4, %5, 99): i64[50] @cuda
+%7 = call aten.index_select.default(%0, 0, %6): f32[50] @cuda
+%8 = call aten.cat.default([%7, %2]): f32[80] @cuda
+return %8
+""",
+    "a_size_of_the_call": """\
+symbol s0 in [2, 64]
+%0 = input "x": f32[s0, 33] @cuda
+%1 = input "i": i64[11] @cuda
+%2 = call aten.bitwise_and.Scalar(%1, 1): i64[11] @cuda
+%3 = call aten.index_select.default(%0, 0, %2): f32[11, 33] @cuda
+return %3
+""",
+    "written": """\
+%0 = input "x": f32[70, 33] @cuda
+%1 = input "i": i64[4] @cuda
+%2 = input "v": f32[33] @cuda
+%3 = call aten.remainder.Scalar(%1, 70): i64[4] @cuda
+%4 = call aten.index_put.default(%0, [%3], %2): f32[70, 33] @cuda
+return %4
+""",
+}
+# The same without the arithmetic that brings the places in range.
+OUT_OF_RANGE = {
+    "rows": PLACES["rows"].replace("(%0, %2)", "(%0, %1)"),
+    "counted_from_the_end": PLACES["counted_from_the_end"].replace("[%2]", "[%1]"),
+    "some_of_no_interest": PLACES["some_of_no_interest"].replace("0, %6)", "0, %1)"),
+    "a_size_of_the_call": PLACES["a_size_of_the_call"].replace("0, %2)", "0, %1)"),
+    "written": PLACES["written"].replace("[%3]", "[%1]"),
+}

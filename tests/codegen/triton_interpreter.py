@@ -12,6 +12,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
+from triton.runtime import InterpreterError
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
 
 from fusec.capture.eager import EagerProgram
@@ -69,6 +71,10 @@ def _splat_masks(builder: InterpreterBuilder) -> None:
 
 
 _splat_masks(interpreter_builder)
+# Assertions are checked, as in compiled kernels that have any.
+interpreter_builder.options = replace(
+    interpreter_builder.options, debug=True, sanitize_overflow=False
+)
 
 
 class Libdevice:
@@ -271,12 +277,22 @@ def check(
     picks: Sequence[int],
     block: int,
     times: int,
+    asserts: bool,
 ) -> list[str]:
     """What is wrong with the variants of a graph's kernels."""
     graph = parse_graph(text)
     plan = grouped(text)
     found: list[str] = []
     for pick in picks:
+        if asserts:
+            try:
+                runner.run(plan, make_inputs(graph, sizes, pick), sizes, pick, block, times)
+            except InterpreterError as error:
+                if "index out of range" not in str(error):
+                    raise
+            else:
+                found.append(f"variant {pick}: nothing was asserted")
+            continue
         mine, theirs, real = (make_inputs(graph, sizes, pick) for _ in range(3))
         wide = [t.double() if t.is_floating_point() else t for t in real]
         want = EagerProgram(graph)(list(theirs))

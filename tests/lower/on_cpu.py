@@ -12,8 +12,9 @@ from fusec.codegen.host import build_host_plan
 from fusec.codegen.isa import host_target
 from fusec.codegen.kernel_source import KernelSource
 from fusec.codegen.targets import code_generator
+from fusec.ir import loop as lp
 from fusec.ir.graph import Attr, Graph
-from fusec.ir.loop import External, ExternArg, LoopProgram, Step
+from fusec.ir.loop import Compute, External, ExternArg, LoopProgram, Op, Scalar, Step
 from fusec.ir.program_wire import program_from_bytes, program_to_bytes
 from fusec.ir.text import parse_graph
 from fusec.lower.lowering import lower
@@ -51,13 +52,26 @@ class OnCpu:
 
 
 def _moved(program: LoopProgram) -> LoopProgram:
+    """Calls make tensors on the CPU; its code generator knows no assertions."""
     steps: list[Step] = []
+    memo: dict[Scalar, Scalar] = {}
     for step in program.steps:
-        if isinstance(step, External):
+        if isinstance(step, Compute):
+            step = replace(step, value=lp.rewrite(step.value, lambda n: _clamped(n, memo), memo))
+        else:
             kwargs = tuple((k, _cpu(v)) for k, v in step.kwargs)
             step = replace(step, args=tuple(_cpu(a) for a in step.args), kwargs=kwargs)
         steps.append(step)
     return replace(program, steps=tuple(steps))
+
+
+def _clamped(node: Scalar, memo: dict[Scalar, Scalar]) -> Scalar | None:
+    """For a place that is asserted to be in range: the nearest one in it."""
+    if not isinstance(node, Op) or node.name != lp.WITHIN:
+        return None
+    place, size = memo[node.args[0]], memo[node.args[1]]
+    last = lp.op("sub", "i64", size, lp.const(1, "i64"))
+    return lp.op("max", "i64", lp.op("min", "i64", place, last), lp.const(0, "i64"))
 
 
 def _cpu(arg: ExternArg) -> ExternArg:

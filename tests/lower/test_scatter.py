@@ -50,7 +50,7 @@ def test_every_scatter_of_a_gpu_graph(dtype: torch.dtype, fusion: bool) -> None:
 
     graph = cuda_graph(captured(fn, (x, u, i, j, p)))
     run = OnCpu(graph, fusion=fusion)
-    assert set(run.calls) <= {"aten._assert_async.msg"}
+    assert run.calls == []
     wide = fn(*(t.double() if t.is_floating_point() else t for t in (x, u, i, j, p)))
     for name, got, want, exact in zip(
         _CASES, run(x, u, i, j, p), fn(x, u, i, j, p), wide, strict=True
@@ -97,23 +97,6 @@ def test_rows_are_added_by_loops_on_a_cpu(dtype: torch.dtype) -> None:
     dynamic = Compiled(gradients, dynamic=True)
     for n in (30, 7):
         compare_with_eager(dynamic, gradients, grad[:n], i[:n])
-
-
-def test_out_of_range_raises_and_writes_nothing_outside() -> None:
-    text = """\
-%0 = input "x": f32[5, 3] @cuda
-%1 = input "i": i64[2] @cuda
-%2 = input "u": f32[2, 3] @cuda
-%3 = call aten.index_copy.default(%0, 0, %1, %2): f32[5, 3] @cuda
-return %3
-"""
-    run = OnCpu(text)
-    x, u = torch.zeros(5, 3), torch.ones(2, 3)
-    for bad in (5, -1, 1 << 40):
-        with pytest.raises(RuntimeError, match="out of range"):
-            run(x, torch.tensor([0, bad]), u)
-    (good,) = run(x, torch.tensor([0, 4]), u)
-    assert good.sum(1).tolist() == [3, 0, 0, 0, 3]
 
 
 def test_a_cache_grows_in_place() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import subprocess
 import sys
 import threading
 import time
@@ -524,3 +525,34 @@ def _seconds(call) -> float:
             call()
         best = min(best, (time.perf_counter() - start) / 5)
     return best
+
+
+_OUT_OF_RANGE = """
+import sys, torch, fusec
+import torch.nn.functional as F
+
+w, i = torch.randn(64, 33, device="cuda"), torch.tensor([0, 5, 63], device="cuda")
+compiled = torch.compile(lambda i, w: F.embedding(i, w).sum(1), backend="fusec", dynamic=False)
+torch.testing.assert_close(compiled(i, w), F.embedding(i, w).sum(1))
+try:
+    compiled(i + int(sys.argv[1]), w)
+    torch.cuda.synchronize()
+except RuntimeError as error:
+    sys.stdout.write(str(error))
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("far", [1, 1 << 40, -6])
+def test_a_place_out_of_range_is_asserted_in_the_kernel(far: int) -> None:
+    """In a process of its own: its context is lost, as with eager."""
+    done = subprocess.run(
+        [sys.executable, "-c", _OUT_OF_RANGE, str(far)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 3, done.stderr[-2000:]
+    assert "device-side assert" in done.stdout
+    assert "index out of range" in done.stderr
