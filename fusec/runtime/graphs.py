@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
@@ -34,6 +33,7 @@ from fusec.ir.loop import BufferView, Output
 from fusec.runtime.frame import ViewOf, memory_of
 from fusec.runtime.gpu_place import GpuPlace, copy_into, copy_to, flat
 from fusec.runtime.graph_pool import GraphPool, GraphPools, Recording
+from fusec.runtime.graph_signature import Signature, Where, taking
 from fusec.runtime.program import ProgramRunner
 from fusec.runtime.recordable import refusal
 from fusec.runtime.sizes import Sizes
@@ -46,27 +46,7 @@ _PATIENCE: Final = 3  # calls in a row that a recording did not fit before somet
 _MAX_SIGNATURES: Final = 64
 _MAX_COPIED: Final = 256 << 20  # bytes of inputs: beyond it copying costs more than launching
 
-
-@dataclass(slots=True)
-class _Signature:
-    """What is known about calls of one signature. moving: which tensor inputs do not stay (by their
-    place among the tensor inputs); fixed: those that the recording reads at an address; buffers:
-    by position of the input, the memory that the recording reads it from, in one dimension;
-    returned: the same for inputs that are overwritten, as tensors like the input."""
-
-    parameters: tuple[int, ...]
-    calls: int = 0
-    seen: list[int] | None = None
-    moving: set[int] = field(default_factory=set)
-    kept: set[int] = field(default_factory=set)
-    recording: Recording | None = None
-    pool: GraphPool | None = None
-    fixed: list[tuple[int, int]] = field(default_factory=list)
-    buffers: list[tuple[int, torch.Tensor]] = field(default_factory=list)
-    returned: list[tuple[int, torch.Tensor]] = field(default_factory=list)
-    misfits: int = 0
-    blocked: int = 0
-
+_ADDRESS: Final = torch.Tensor.data_ptr
 
 _Finish = Callable[[list[Any], Sizes, "torch.Tensor | None"], Any]
 """An output from the inputs, the sizes and what the recording made."""
@@ -88,14 +68,16 @@ class GraphRunner:
         self._pools = pools
         self._recorder = recorder
         self._positions = [p for p, slot in enumerate(program.inputs) if isinstance(slot, int)]
+        self._tensors = taking(self._positions)
         self._overwritten = {
             program.slots[memory_of(program, i)].number
             for i, slot in enumerate(program.slots)
             if slot.kind == "alias"
         }
         self._finish = [self._finisher(o) for o in program.outputs]
-        self._signatures: dict[tuple[object, ...], _Signature] = {}
+        self._signatures: dict[tuple[object, ...], Signature] = {}
         self._parameters: tuple[int, ...] | None = None
+        self._last: Signature | None = None
         self._refused: str | None = None
         reason = refusal(program)
         if reason is not None:
@@ -104,6 +86,7 @@ class GraphRunner:
     def _refuse(self, reason: str) -> None:
         self._refused = reason
         self._signatures.clear()
+        self._last = None
         self._recorder.count("graphs_refused")
         log.debug("a program is not recorded: %s", reason)
 
@@ -148,8 +131,11 @@ class GraphRunner:
             return self._run(inputs)
         try:
             sizes = self._run.sizes(inputs)
-            addresses = [inputs[p].data_ptr() for p in self._positions]
-            found = self._signature(inputs, addresses, (ordinal, stream), sizes)
+            addresses = [*map(_ADDRESS, self._tensors(inputs))]
+            where = (ordinal, stream, torch.is_inference_mode_enabled())
+            found = self._last
+            if found is None or not found.fits(where, sizes, addresses):
+                found = self._last = self._signature(inputs, addresses, where, sizes)
             if found is None or not self._ready(found, pool, inputs, addresses, ordinal):
                 if found is not None and found.blocked >= _PATIENCE:
                     found.blocked = 0
@@ -161,25 +147,21 @@ class GraphRunner:
             pool.lock.release()
 
     def _signature(
-        self, inputs: list[Any], addresses: list[int], where: tuple[int, int], sizes: Sizes
-    ) -> _Signature | None:
+        self, inputs: list[Any], addresses: list[int], where: Where, sizes: Sizes
+    ) -> Signature | None:
         if self._parameters is None:
-            tensors = enumerate(inputs[p] for p in self._positions)
+            tensors = enumerate(self._tensors(inputs))
             self._parameters = tuple(i for i, t in tensors if isinstance(t, torch.nn.Parameter))
-        key = (
-            *where,
-            torch.is_inference_mode_enabled(),
-            *sizes.values(),
-            *[addresses[i] for i in self._parameters],
-        )
+        given = tuple([addresses[i] for i in self._parameters])
+        key = (where, *sizes.values(), given)
         found = self._signatures.get(key)
         if found is None and len(self._signatures) < _MAX_SIGNATURES:
-            found = self._signatures[key] = _Signature(self._parameters)
+            found = self._signatures[key] = Signature(self._parameters, where, sizes, given)
         return found
 
     def _ready(
         self,
-        s: _Signature,
+        s: Signature,
         pool: GraphPool,
         inputs: list[Any],
         addresses: list[int],
@@ -198,8 +180,8 @@ class GraphRunner:
         if s.recording is None and not self._record(s, pool, inputs, addresses, ordinal):
             return False
         assert s.recording is not None
-        elsewhere = [i for i, address in s.fixed if addresses[i] != address]
-        if elsewhere:
+        if s.read(addresses) != s.read_at:
+            elsewhere = [i for i, address in s.fixed if addresses[i] != address]
             s.misfits += 1
             if s.misfits >= _PATIENCE:
                 s.moving.update(elsewhere)
@@ -214,7 +196,7 @@ class GraphRunner:
         s.blocked = 0
         return True
 
-    def _replay(self, s: _Signature, pool: GraphPool, inputs: list[Any], sizes: Sizes) -> list[Any]:
+    def _replay(self, s: Signature, pool: GraphPool, inputs: list[Any], sizes: Sizes) -> list[Any]:
         recording = s.recording
         assert recording is not None
         for position, buffer in s.buffers:
@@ -234,7 +216,7 @@ class GraphRunner:
 
     def _record(
         self,
-        s: _Signature,
+        s: Signature,
         pool: GraphPool,
         inputs: list[Any],
         addresses: list[int],
@@ -273,6 +255,8 @@ class GraphRunner:
         if any(t is not None and t.untyped_storage().data_ptr() in owned - {0} for t in held):
             self._refuse("a call returns a view of an input")
             return False
+        s.read = taking([i for i, _ in s.fixed])
+        s.read_at = tuple([address for _, address in s.fixed])
         s.recording = Recording(pool.next_number(), graph, held, s.kept)
         s.pool = pool
         pool.add(s.recording)

@@ -71,6 +71,8 @@ class ProgramRunner:
         make = [self._place.fresh(slot) for n in steps for slot in self._fresh_before[n]]
         free = [slot for n in steps for slot in self._done_after[n]]
         start = self._place.launches(first, first + len(steps))
+        if not make and not free:
+            return start
 
         def launch(frame: Frame) -> None:
             for allocate in make:
