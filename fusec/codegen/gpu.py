@@ -7,6 +7,7 @@ from typing import Final
 
 from fusec.codegen.gpu_source import GpuSource, Variant
 from fusec.codegen.host import Emitted
+from fusec.codegen.triton_frame import shared_pointers
 from fusec.codegen.triton_kernel import emit_text
 from fusec.codegen.triton_names import kernel_name
 from fusec.codegen.triton_ops import POINTERS
@@ -36,13 +37,19 @@ def gpu_emitter(
         kind = "poi" if not ordered.folded else "red" if found[0].looped else "per"
         name = kernel_name(ordered, kind)
         numbered: dict[Expr, Expr] = {s: ex.symbol(f"n{i}") for i, s in enumerate(sizes)}
+        pointers = shared_pointers(ordered)
+        buffers = tuple(dict.fromkeys(pointers.values()))
+        below = dict.fromkeys(buffers, 0)
+        for buffer, bound in zip(ordered.buffers, places_below(ordered), strict=True):
+            known = below[pointers[buffer]]
+            below[pointers[buffer]] = min(known, bound) if known and bound else known or bound
         signature = (
-            *(POINTERS[a.dtype] for a in ordered.buffers.values()),
+            *(POINTERS[ordered.buffers[b].dtype] for b in buffers),
             *(_SIZE for _ in sizes),
         )
         variants = tuple(_variant(ordered, tile, isa, name, sizes, numbered) for tile in found)
-        kernel = GpuSource(name, isa, signature, variants, places_below(ordered))
-        return Emitted(kernel, tuple(ordered.buffers), sizes)
+        kernel = GpuSource(name, isa, signature, variants, tuple(below.values()))
+        return Emitted(kernel, buffers, sizes)
 
     return emit
 

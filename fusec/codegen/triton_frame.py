@@ -11,7 +11,7 @@ from fusec.codegen.triton_tile import FOLDED, Dim, Tile
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.expr import Expr, Sym
-from fusec.ir.kernel import Argument
+from fusec.ir.kernel import Argument, KernelLoop
 from fusec.ir.loop import Index, Load, Reduced, Scalar
 
 Shape = frozenset[str]
@@ -85,3 +85,14 @@ def dim_lines(frame: Frame, d: Dim, start: str) -> list[str]:
     if d.masked:
         lines.append(f"{d.name}mask = {d.name} < {frame.size_text(d.count)}")
     return lines
+
+
+def shared_pointers(loop: KernelLoop) -> dict[int, int]:
+    """For each buffer, in order, the one whose pointer it goes by: a memory that is overwritten has
+    one pointer, given as the buffer that overwrites it."""
+    memory = {b: b if a.alias_of < 0 else a.alias_of for b, a in loop.buffers.items()}
+    given = dict.fromkeys(memory.values(), -1)
+    for buffer, argument in loop.buffers.items():
+        if argument.alias_of >= 0 or given[memory[buffer]] < 0:
+            given[memory[buffer]] = buffer
+    return {b: given[m] for b, m in memory.items()}

@@ -7,7 +7,7 @@ from typing import Final
 from fusec.codegen.triton_body import Scope
 from fusec.codegen.triton_expr import is_wide
 from fusec.codegen.triton_folds import Folds
-from fusec.codegen.triton_frame import Frame, dim_lines
+from fusec.codegen.triton_frame import Frame, dim_lines, shared_pointers
 from fusec.codegen.triton_online import Merged, Online, merged
 from fusec.codegen.triton_precision import precise_values
 from fusec.codegen.triton_tile import FOLDED, Tile, upper
@@ -32,7 +32,9 @@ class _Kernel:
     def __init__(self, loop: KernelLoop, tile: Tile, isa: str, sizes: tuple[Sym, ...]) -> None:
         self.loop = loop
         self.tile = tile
-        names = {b: f"b{i}" for i, b in enumerate(loop.buffers)}
+        pointers = shared_pointers(loop)
+        kept = list(dict.fromkeys(pointers.values()))
+        names = {b: f"b{kept.index(pointer)}" for b, pointer in pointers.items()}
         self.stage = 0
         self.done: set[int] = set()  # stages whose pass an earlier one made along
         self.last_use = _last_uses(loop)
@@ -61,7 +63,7 @@ class _Kernel:
             for stage in range(self.loop.stages):
                 self._stage(self.root, stage)
         parameters = [
-            *self.frame.names.values(),
+            *dict.fromkeys(self.frame.names.values()),
             *(f"n{i}" for i in range(len(self.frame.sizes))),
             *(f"{d.constant}: tl.constexpr" for d in self.tile.dims),
         ]
