@@ -14,7 +14,9 @@ from fusec.codegen.triton_batch import MOST_LAUNCHES, batch, most_launches
 from fusec.codegen.triton_toolchain import compile_variant
 from fusec.errors import CodegenError
 from tests.codegen.kernels import KERNELS
+from tests.codegen.optimizers import adamw
 from tests.codegen.triton_cases import Case, grouped, run_cases
+from tests.codegen.triton_host import host_plan
 
 
 def launch(name: str) -> Emitted:
@@ -34,6 +36,18 @@ def test_every_launch_of_a_batch_is_done(tmp_path: Path) -> None:
     ]
     found = run_cases(cases, tmp_path)
     assert found == {name: [] for name in names}
+
+
+def test_programs_of_batches_are_right_in_planned_memory(tmp_path: Path) -> None:
+    sizes = ["6, 20", "33", "6, 20", "33", "6, 20", "6, 20", "5, 7", "33"]
+    cases = [
+        Case("steps", adamw(sizes), picks=(0, 1), host=True),
+        Case("clipped", adamw(sizes, clipped=True), host=True),
+    ]
+    plans = [host_plan(grouped(case.text)) for case in cases]
+    assert all(any("_times_" in k.name for k in plan.kernels) for plan in plans)
+    assert plans[1].program.arena_bytes > 0
+    assert run_cases(cases, tmp_path) == {"steps": [], "clipped": []}
 
 
 def test_a_batch_compiles_and_takes_all_buffers() -> None:

@@ -28,8 +28,9 @@ class Case:
     """A graph, the values of its sizes, and the numbers of the variants to try.
 
     block: rows are walked in blocks of this size (0: as the variants say); times: launches that
-    are made one; asserts: some kernel asserts that an index is in range, and it is not; random:
-    instead of a graph, arguments of `tests.codegen.triton_philox.program`.
+    are made one; host: the program runs as the host's plan says, batches and memory; asserts: some
+    kernel asserts that an index is in range, and it is not; random: instead of a graph, arguments
+    of `tests.codegen.triton_philox.program`.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Case:
     picks: tuple[int, ...] = (0,)
     block: int = 0
     times: int = 1
+    host: bool = False
     asserts: bool = False
     random: tuple[int, ...] = ()
     sizes: dict[str, int] = field(default_factory=dict)

@@ -44,6 +44,7 @@ from fusec.schedule.kernel_loop import build_kernel_loop, read_outside
 from fusec.schedule.search import schedule
 from tests.codegen import triton_philox
 from tests.codegen.triton_cases import grouped, walked
+from tests.codegen.triton_host import host_plan, run_host
 
 _LOWER = re.compile(r"\b(f32|bf16|f16)\b")
 _HEAD = """\
@@ -277,6 +278,7 @@ def check(
     picks: Sequence[int],
     block: int,
     times: int,
+    host: bool,
     asserts: bool,
 ) -> list[str]:
     """What is wrong with the variants of a graph's kernels."""
@@ -297,7 +299,10 @@ def check(
         wide = [t.double() if t.is_floating_point() else t for t in real]
         want = EagerProgram(graph)(list(theirs))
         exact = EagerProgram(parse_graph(_LOWER.sub("f64", text)))(list(wide))
-        got = runner.run(plan, mine, sizes, pick, block, times)
+        if host:
+            got = run_host(host_plan(plan), runner.launch, mine, sizes, pick)
+        else:
+            got = runner.run(plan, mine, sizes, pick, block, times)
         for i, (a, b, c) in enumerate(
             zip([*got, *mine], [*want, *theirs], [*exact, *wide], strict=True)
         ):
