@@ -19,6 +19,7 @@ from fusec.runtime.frame import (
     numbers,
     numbers_at,
 )
+from fusec.runtime.inputs import TensorInputs, addresses
 from fusec.runtime.launches import LaunchTable, LaunchTables
 from fusec.runtime.operators import TORCH_DTYPES
 from fusec.runtime.pages import LARGE, prefer_large_pages
@@ -40,7 +41,7 @@ class CpuPlace:
         self._slots = len(program.slots)
         self._arena_bytes = program.arena_bytes
         self._table = ctypes.c_void_p * max(len(program.slots), 1)
-        self._inputs = [(p, slot) for p, slot in enumerate(program.inputs) if isinstance(slot, int)]
+        self._inputs = TensorInputs(program)
         self._constants = constants(program)
         self._template = arena_template(program)
         self._launches = LaunchTables(
@@ -51,10 +52,9 @@ class CpuPlace:
     def begin(self, inputs: list[Any], sizes: Sizes) -> Frame:
         tensors: list[Any] = [None] * self._slots
         table = self._table()
-        for position, slot in self._inputs:
-            tensor = inputs[position]
-            tensors[slot] = tensor
-            table[slot] = tensor.data_ptr()
+        given = self._inputs.of(inputs)
+        self._inputs.put(tensors, given)
+        self._inputs.write(table, addresses(given))
         for slot, tensor in self._constants:
             tensors[slot] = tensor
             table[slot] = tensor.data_ptr()

@@ -12,6 +12,8 @@ kernels overwrite in a copy is copied back at once.
 from __future__ import annotations
 
 import ctypes
+import functools
+import operator
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,6 +37,7 @@ from fusec.runtime.frame import (
 from fusec.runtime.gpu_devices import Gpus
 from fusec.runtime.gpu_driver import INVALID_CONTEXT
 from fusec.runtime.gpu_launches import GpuCall, GpuCalls, LaunchPlan, NativeRun
+from fusec.runtime.inputs import TensorInputs, addresses
 from fusec.runtime.operators import TORCH_DTYPES
 from fusec.runtime.sizes import Sizes
 
@@ -72,8 +75,7 @@ class GpuPlace:
         self._run = run
         self._plan = LaunchPlan(program, binaries)
         self._table = ctypes.c_void_p * max(len(program.slots), 1)
-        self._inputs = [(p, slot) for p, slot in enumerate(program.inputs) if isinstance(slot, int)]
-        self._positions = [position for position, _ in self._inputs]
+        self._inputs = TensorInputs(program)
         self._constants = constants(program)
         self._template = arena_template(program)
         self._arena_bytes = program.arena_bytes
@@ -100,7 +102,7 @@ class GpuPlace:
     def ordinal(self, inputs: list[Any], current: int) -> int:
         """The GPU that a call runs on: that of the first input on one, else the current one."""
         ordinal = self.gpus.ordinal
-        for position in self._positions:
+        for position in self._inputs.positions:
             found = ordinal(inputs[position])
             if found >= 0:
                 return found
@@ -116,14 +118,14 @@ class GpuPlace:
             table, ctypes.addressof(table), tensors, sizes, NOTHING, None, on.device, on, previous
         )
         of = self.gpus.ordinal
-        for position, slot in self._inputs:
-            tensor = inputs[position]
-            tensors[slot] = tensor
-            address = tensor.data_ptr()
-            if address & 15 or of(tensor) != ordinal:
-                self._show(frame, slot)
-            else:
-                table[slot] = address
+        given = self._inputs.of(inputs)
+        at = addresses(given)
+        self._inputs.put(tensors, given)
+        self._inputs.write(table, at)
+        if functools.reduce(operator.or_, at, 0) & 15 or {*map(of, given)} != {ordinal}:
+            for slot, tensor, address in zip(self._inputs.slots, given, at, strict=True):
+                if address & 15 or of(tensor) != ordinal:
+                    self._show(frame, slot)
         for slot, tensor in on.constants:
             tensors[slot] = tensor
             table[slot] = tensor.data_ptr()

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import Any
 
 import torch
 
 from fusec.runtime.graph_pool import GraphPool, Recording
+from fusec.runtime.inputs import taking
 from fusec.runtime.sizes import Sizes
 
 Where = tuple[int, int, bool]
 """GPU, stream, and whether in inference mode."""
-
-
-def taking(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """What takes the items at these places, whatever their number."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda items: tuple([items[i] for i in places])
 
 
 @dataclass

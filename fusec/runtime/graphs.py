@@ -33,7 +33,8 @@ from fusec.ir.loop import BufferView, Output
 from fusec.runtime.frame import ViewOf, memory_of
 from fusec.runtime.gpu_place import GpuPlace, copy_into, copy_to, flat
 from fusec.runtime.graph_pool import GraphPool, GraphPools, Recording
-from fusec.runtime.graph_signature import Signature, Where, taking
+from fusec.runtime.graph_signature import Signature, Where
+from fusec.runtime.inputs import TensorInputs, addresses, taking
 from fusec.runtime.program import ProgramRunner
 from fusec.runtime.recordable import refusal
 from fusec.runtime.sizes import Sizes
@@ -45,8 +46,6 @@ _WARM_UP: Final = 2  # calls that show what moves; they also load what a recordi
 _PATIENCE: Final = 3  # calls in a row that a recording did not fit before something is done
 _MAX_SIGNATURES: Final = 64
 _MAX_COPIED: Final = 256 << 20  # bytes of inputs: beyond it copying costs more than launching
-
-_ADDRESS: Final = torch.Tensor.data_ptr
 
 _Finish = Callable[[list[Any], Sizes, "torch.Tensor | None"], Any]
 """An output from the inputs, the sizes and what the recording made."""
@@ -67,8 +66,8 @@ class GraphRunner:
         self._gpus = place.gpus
         self._pools = pools
         self._recorder = recorder
-        self._positions = [p for p, slot in enumerate(program.inputs) if isinstance(slot, int)]
-        self._tensors = taking(self._positions)
+        tensors = TensorInputs(program)
+        self._positions, self._tensors = tensors.positions, tensors.of
         self._overwritten = {
             program.slots[memory_of(program, i)].number
             for i, slot in enumerate(program.slots)
@@ -131,12 +130,12 @@ class GraphRunner:
             return self._run(inputs)
         try:
             sizes = self._run.sizes(inputs)
-            addresses = [*map(_ADDRESS, self._tensors(inputs))]
+            at = addresses(self._tensors(inputs))
             where = (ordinal, stream, torch.is_inference_mode_enabled())
             found = self._last
-            if found is None or not found.fits(where, sizes, addresses):
-                found = self._last = self._signature(inputs, addresses, where, sizes)
-            if found is None or not self._ready(found, pool, inputs, addresses, ordinal):
+            if found is None or not found.fits(where, sizes, at):
+                found = self._last = self._signature(inputs, at, where, sizes)
+            if found is None or not self._ready(found, pool, inputs, at, ordinal):
                 if found is not None and found.blocked >= _PATIENCE:
                     found.blocked = 0
                     self._pools.retire(ordinal, stream)
@@ -147,12 +146,12 @@ class GraphRunner:
             pool.lock.release()
 
     def _signature(
-        self, inputs: list[Any], addresses: list[int], where: Where, sizes: Sizes
+        self, inputs: list[Any], at: list[int], where: Where, sizes: Sizes
     ) -> Signature | None:
         if self._parameters is None:
             tensors = enumerate(self._tensors(inputs))
             self._parameters = tuple(i for i, t in tensors if isinstance(t, torch.nn.Parameter))
-        given = tuple([addresses[i] for i in self._parameters])
+        given = tuple([at[i] for i in self._parameters])
         key = (where, *sizes.values(), given)
         found = self._signatures.get(key)
         if found is None and len(self._signatures) < _MAX_SIGNATURES:
@@ -164,24 +163,24 @@ class GraphRunner:
         s: Signature,
         pool: GraphPool,
         inputs: list[Any],
-        addresses: list[int],
+        at: list[int],
         ordinal: int,
     ) -> bool:
         """Whether this call can be a replay; records where it is time to."""
         s.calls += 1
         if s.calls <= _WARM_UP:
             if s.seen is not None:
-                pairs = enumerate(zip(s.seen, addresses, strict=True))
+                pairs = enumerate(zip(s.seen, at, strict=True))
                 s.moving.update(i for i, (a, b) in pairs if a != b)
-            s.seen = addresses
+            s.seen = at
             return False
         if s.recording is not None and s.pool is not pool:
             s.recording = None
-        if s.recording is None and not self._record(s, pool, inputs, addresses, ordinal):
+        if s.recording is None and not self._record(s, pool, inputs, at, ordinal):
             return False
         assert s.recording is not None
-        if s.read(addresses) != s.read_at:
-            elsewhere = [i for i, address in s.fixed if addresses[i] != address]
+        if s.read(at) != s.read_at:
+            elsewhere = [i for i, address in s.fixed if at[i] != address]
             s.misfits += 1
             if s.misfits >= _PATIENCE:
                 s.moving.update(elsewhere)
@@ -219,7 +218,7 @@ class GraphRunner:
         s: Signature,
         pool: GraphPool,
         inputs: list[Any],
-        addresses: list[int],
+        at: list[int],
         ordinal: int,
     ) -> bool:
         """Record a call without doing it. False where that cannot be."""
@@ -229,9 +228,9 @@ class GraphRunner:
         for i, position in enumerate(self._positions):
             tensor = inputs[position]
             here = self._gpus.ordinal(tensor) == ordinal
-            stays = i in s.parameters or i not in s.moving or pool.owns(addresses[i])
+            stays = i in s.parameters or i not in s.moving or pool.owns(at[i])
             if here and stays:
-                s.fixed.append((i, addresses[i]))
+                s.fixed.append((i, at[i]))
                 continue
             if not here and position in self._overwritten:
                 self._refuse("it overwrites an input on the CPU")
