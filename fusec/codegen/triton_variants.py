@@ -6,7 +6,7 @@ program, enough programs to fill the GPU, a row in registers where it fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -27,6 +27,7 @@ _TILE: Final = 2048  # elements of a program with short rows
 _NARROW: Final = 16  # an axis too short for a side of a tile
 _UNKNOWN: Final = 4096  # the guess for an extent known only at the call
 _LANES: Final = 32
+_PROCESSORS: Final = 128  # of a GPU, about
 
 
 def tiles(loop: KernelLoop) -> list[Tile]:
@@ -40,6 +41,19 @@ def tiles(loop: KernelLoop) -> list[Tile]:
     else:
         found = _rows(loop)
     return list(dict.fromkeys(found))[:MAX_VARIANTS]
+
+
+def _spread(found: Iterable[Tile]) -> Iterator[Tile]:
+    """The best of the guesses that keep every processor busy comes first, or, where there is too
+    little to do, the one with the most programs."""
+    order = list(found)
+
+    def busy(tile: Tile) -> int:
+        programs = ex.as_int(tile.programs)
+        return _PROCESSORS if programs is None else min(programs, _PROCESSORS)
+
+    yield max(order, key=busy)
+    yield from order
 
 
 # -- pointwise -------------------------------------------------------------------------------------
@@ -60,6 +74,11 @@ def _pointwise(loop: KernelLoop) -> Iterator[Tile]:
         ):  # fmt: skip
             yield Tile((_dim("y", (other,), y), _dim("x", (lane,), x)), rest, None, warps, 1)
         return
+    yield from _spread(_flat(axes))
+
+
+def _flat(axes: tuple[Sym, ...]) -> Iterator[Tile]:
+    """All axes as one dimension."""
     count = extent(axes) or 1 << 24
     for block, warps in (
         (1024, 4), (2048, 8), (512, 4), (2048, 4), (1024, 8), (4096, 8), (512, 2), (256, 2),
@@ -114,7 +133,7 @@ def _rows(loop: KernelLoop) -> Iterator[Tile]:
     width = _power(count if count is not None else _UNKNOWN)
     fits = count is not None and width <= _most_persistent(loop)
     if fits and width < _SHORT_ROW and loop.kept and rows != 1:
-        yield from _short_rows(loop, width, rows)
+        yield from _spread(_short_rows(loop, width, rows))
         return
     if fits:
         guess = _warps(width // (16 if width < 32768 else 32))
@@ -132,10 +151,13 @@ def _rows(loop: KernelLoop) -> Iterator[Tile]:
                     yield Tile(dims, (), None, min(16, guess * x), 1, early)
     if count is None or count > 4096:
         base = _block(loop)
-        for block, warps in (
+        guesses = [
             (base, 4), (base, 8), (2 * base, 8), (base // 2, 4), (2 * base, 4), (base // 2, 8),
             (2 * base, 16), (base // 4, 4),
-        ):  # fmt: skip
+        ]  # fmt: skip
+        if rows is not None and rows <= _PROCESSORS:  # each has a processor for itself
+            guesses = [(4 * base, 16), (2 * base, 16), *guesses]
+        for block, warps in dict.fromkeys(guesses):
             if block < 2 * width:
                 dim = Dim(FOLDED, loop.inner, block, looped=True)
                 yield Tile((dim,), loop.kept, None, warps, 2)
