@@ -42,6 +42,7 @@ class Splits:
     column_programs: int  # programs wanted of a fold over columns alone; 0: columns decides
     chunk_rows: int  # fewest rows of a chunk
     ragged: bool  # whether chunks of unequal size are worth their guards
+    centred: bool  # whether a variance's chunks are about means of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ CPU: Final = Machine(
         column_programs=0,
         chunk_rows=4,
         ragged=False,
+        centred=False,
     ),
     alignment=64,
     batched=0,
@@ -136,6 +138,7 @@ GPU: Final = Machine(
         column_programs=528,
         chunk_rows=8,
         ragged=True,
+        centred=True,
     ),
     alignment=256,
     batched=3,

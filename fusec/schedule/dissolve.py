@@ -28,8 +28,10 @@ from fusec.ir.loop import (
 from fusec.ir.written_out import written_out
 
 _LIGHT: Final = frozenset(
-    "add sub mul neg abs min max lt le gt ge eq ne and or xor not where within".split()
+    "add sub mul neg abs min max lt le gt ge eq ne and or xor not where within round_bf16 "
+    "round_f16".split()
 )
+_SMALL: Final = 4096  # elements
 MAX_BODY: Final = 192  # operations in one value; more would spill and be slow to compile
 
 
@@ -109,7 +111,10 @@ def _dissolves(
         return False
     if _is_copy(step.value) and (use.sites == 1 or _same_layout(step, loads[0])):
         return True
-    if _is_light(step.value) and _bytes_read(loads, program) <= DTYPES[_dtype(step, program)].size:
+    if _is_light(step.value) and (
+        (len(loads) == 1 and _is_small(step))
+        or _bytes_read(step, loads, program) <= _size(step, program)
+    ):
         return True
     (consumer, *others) = consumers
     if use.sites != 1 or others or not isinstance(consumer, Compute):
@@ -182,12 +187,26 @@ def _is_light(value: Scalar) -> bool:
     return len(operations) <= 2 and all(o.name in _LIGHT for o in operations)
 
 
-def _bytes_read(loads: list[Load], program: LoopProgram) -> int:
-    return sum(DTYPES[program.buffers[load.buffer].dtype].size for load in loads)
+def _is_small(step: Compute) -> bool:
+    """Whether the cache holds what is read: a value for each channel."""
+    size = ex.as_int(ex.product(a.upper for a in step.axes if a.upper is not None))
+    return size is not None and size <= _SMALL
 
 
-def _dtype(step: Compute, program: LoopProgram) -> str:
-    return program.buffers[step.output].dtype
+def _bytes_read(step: Compute, loads: list[Load], program: LoopProgram) -> int:
+    """Bytes that a point takes from memory; what many points share, as all of a channel do, comes
+    from the cache."""
+    axes = {a for a in step.axes if a.upper is not ex.ONE}
+    return sum(
+        DTYPES[program.buffers[load.buffer].dtype].size
+        for load in loads
+        if load.indirect or axes.issubset(s for e in load.index for s in ex.symbols(e))
+    )
+
+
+def _size(step: Compute, program: LoopProgram) -> int:
+    """Bytes of one element of the result."""
+    return DTYPES[program.buffers[step.output].dtype].size
 
 
 def _is_copy(value: Scalar) -> bool:

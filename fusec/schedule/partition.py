@@ -23,6 +23,7 @@ MAX_MEMBERS: Final = 48
 MAX_OPERATIONS: Final = 400
 MAX_CANDIDATES: Final = 8  # groups tried for one computation
 MAX_REPEATED: Final = 24  # operations worth computing twice
+_SHARED: Final = 16  # points that share what they read, so that it comes from the cache
 
 
 class _Log(NamedTuple):
@@ -247,7 +248,8 @@ class Partition:
         buffers = {load.buffer for load in lp.loads(step.value)}
         if buffers & self.overwritten or self.program.buffers[reader.output].kind == "alias":
             return False
-        return len(buffers) <= 3
+        large = self.facts[producer].result_bytes / _SHARED
+        return sum(size > large for size in self.facts[producer].reads.values()) <= 3
 
     # -- cost -------------------------------------------------------------------------------
 

@@ -8,25 +8,35 @@ memory, so that a column is never walked alone. Outer folded axes may become chu
 Where no count divides an axis well the last chunk is shorter: beyond the axis is the neutral
 element. The number of chunks depends on the shape and the target only: results do not change with
 the number of threads.
+
+A variance folds ``v`` and then ``v - m`` and its square. Where a chunk of the first fold is
+``p[c]`` of ``n`` points, chunks of the others are about its own mean ``a = p[c] / n``, and
+
+    sum (v - m)   = sum[c] (d[c] + n·e),              d[c] = sum (v - a),  e = a - m
+    sum (v - m)²  = sum[c] (q[c] + (2·d[c] + n·e)·e), q[c] = sum (v - a)²
+
+(T. F. Chan, G. H. Golub and R. J. LeVeque, 1979): one kernel reads ``v`` once for all three.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr, Sym
-from fusec.ir.loop import Buffer, Compute, Load, LoopProgram, Reduction, Step
+from fusec.ir.loop import Buffer, Compute, Load, LoopProgram, Op, Reduction, Scalar, Step
 from fusec.schedule.cost import CPU, Machine, points
 
 MIN_CHUNKS: Final = 4
 _MIN_WORK: Final = 65536  # points; a smaller reduction is not worth two kernels
 _SPLIT: Final = frozenset(("sum", "prod", "min", "max", "or", "and"))
 _BITS: Final = {"i64": 64, "i32": 32, "i16": 16, "i8": 8, "u64": 64, "u32": 32, "u16": 16, "u8": 8}
+
+_Fold: TypeAlias = tuple[Scalar, tuple[Sym, ...], Reduction]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +60,19 @@ def split_folds(program: LoopProgram, machine: Machine = CPU) -> LoopProgram:
     steps: list[Step] = []
     crossed = _row_folds(program)
     contiguous = _contiguous_dimensions(program)
+    cuts: dict[_Fold, tuple[_Cut, int]] = {}  # sums in equal chunks, and their chunks' buffers
     for step in program.steps:
         if isinstance(step, Compute) and step.reduction is not None:
-            last = _contiguous(step, step.reduction.order, contiguous)
-            cut = _cut(step, step.reduction, machine, crossed, last in step.axes)
-            if cut is not None:
-                steps += _split(step, step.reduction, cut, buffers)
+            fold = step.reduction
+            pair = _about_means(step, fold, cuts, buffers) if machine.splits.centred else None
+            if pair is None:
+                last = _contiguous(step, fold.order, contiguous)
+                cut = _cut(step, fold, machine, crossed, last in step.axes)
+                pair = None if cut is None else _split(step, fold, cut, buffers)
+                if pair is not None and cut is not None and fold.op == "sum" and not cut.ragged:
+                    cuts[step.value, step.axes, fold] = cut, pair[0].output
+            if pair is not None:
+                steps += pair
                 continue
         steps.append(step)
     return replace(program, buffers=tuple(buffers), steps=tuple(steps))
@@ -76,7 +93,56 @@ def _points(axes: tuple[Sym, ...]) -> float:
     return points(a.upper for a in axes if a.upper is not None)
 
 
-def _split(step: Compute, fold: Reduction, cut: _Cut, buffers: list[Buffer]) -> list[Step]:
+def _about_means(
+    step: Compute, fold: Reduction, cuts: dict[_Fold, tuple[_Cut, int]], buffers: list[Buffer]
+) -> tuple[Compute, Compute] | None:
+    """The fold of ``v - m`` or of its square in chunks like those of ``v``, each about its own
+    mean; None for another fold."""
+    value = step.value
+    square = isinstance(value, Op) and value.name == "mul" and value.args[0] is value.args[1]
+    off = value.args[0] if square and isinstance(value, Op) else value
+    if not isinstance(off, Op) or off.name != "sub" or off.dtype not in ("f32", "f64"):
+        return None
+    v, m = off.args
+    found = cuts.get((v, step.axes, fold))
+    if found is None or any(a in fold.axes for load in lp.loads(m) for a in _symbols(load)):
+        return None
+    cut, sums = found
+    if square and (off, step.axes, fold) not in cuts:
+        return None
+    compute = off.dtype
+    count = ex.as_int(ex.product(a.upper for a in fold.axes if a.upper is not None))
+    chunks = len(buffers[sums].shape) - len(step.axes)
+    parts = ex.as_int(ex.product(buffers[sums].shape[:chunks]))
+    if count is None or parts is None:
+        return None
+    n = lp.const(count // parts, compute)
+
+    def mean(first: Compute) -> Scalar:
+        return lp.op("div", compute, lp.load(sums, compute, first.axes), n)
+
+    first, last = _split(step, fold, cut, buffers)
+    # Only `m` is replaced: `v` is what the split made of it.
+    inner = first.value.args[0] if square and isinstance(first.value, Op) else first.value
+    assert isinstance(inner, Op)
+    near = lp.op("sub", compute, inner.args[0], mean(first))
+    first = replace(first, value=lp.op("mul", compute, near, near) if square else near)
+    assert isinstance(last.value, Load)
+    at = last.value.index
+    e = lp.op("sub", compute, lp.op("div", compute, lp.load(sums, compute, at), n), m)
+    moved = lp.op("mul", compute, n, e)
+    if square:
+        d = lp.load(cuts[off, step.axes, fold][1], compute, at)
+        both = lp.op("add", compute, lp.op("mul", compute, lp.const(2, compute), d), moved)
+        moved = lp.op("mul", compute, both, e)
+    else:
+        cuts[off, step.axes, fold] = cut, first.output
+    return first, replace(last, value=lp.op("add", compute, last.value, moved))
+
+
+def _split(
+    step: Compute, fold: Reduction, cut: _Cut, buffers: list[Buffer]
+) -> tuple[Compute, Compute]:
     assert cut.axis.upper is not None
     rest = _axis(f"{cut.axis.name}s", cut.rows)
     pair = (rest,) if cut.count == 1 else (_axis("c0", ex.integer(cut.count)), rest)
@@ -105,10 +171,10 @@ def _split(step: Compute, fold: Reduction, cut: _Cut, buffers: list[Buffer]) -> 
     )
     again = tuple(_axis(f"k{i}", a.upper) for i, a in enumerate(chunks) if a.upper is not None)
     second = Reduction(fold.op, again, (*again, *step.axes))
-    return [
+    return (
         Compute(partial, (*chunks, *step.axes), value, first, step.origin),
         replace(step, value=lp.load(partial, compute, (*again, *step.axes)), reduction=second),
-    ]
+    )
 
 
 def _neutral(fold: str, dtype: str) -> bool | int | float:

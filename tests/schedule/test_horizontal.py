@@ -89,11 +89,11 @@ def test_a_batch_is_of_one_size() -> None:
 _CHAIN = """\
 %0 = input "x": f32[64, 64]
 %1 = call aten.sum.dim_IntList(%0, [1], true): f32[64, 1]
-%2 = call aten.sub.Tensor(%0, %1): f32[64, 64]
+%2 = call aten.div.Tensor(%0, %1): f32[64, 64]
 %3 = call aten.sum.dim_IntList(%2, [1], true): f32[64, 1]
-%4 = call aten.sub.Tensor(%2, %3): f32[64, 64]
+%4 = call aten.div.Tensor(%2, %3): f32[64, 64]
 %5 = call aten.sum.dim_IntList(%4, [1], true): f32[64, 1]
-%6 = call aten.sub.Tensor(%4, %5): f32[64, 64]
+%6 = call aten.div.Tensor(%4, %5): f32[64, 64]
 return %6
 """
 

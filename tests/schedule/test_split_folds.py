@@ -12,6 +12,7 @@ from fusec.codegen.host import build_host_plan
 from fusec.codegen.isa import host_target
 from fusec.codegen.targets import code_generator
 from fusec.ir import expr as ex
+from fusec.ir import loop as lp
 from fusec.ir.graph import TensorType
 from fusec.ir.loop import Compute, LoopProgram
 from fusec.ir.program_wire import program_to_bytes
@@ -134,3 +135,72 @@ def test_results_stay_the_same(name: str, machine: Machine) -> None:
     got = _run(loops, machine, [x])
     for mine, theirs in zip(got, EagerProgram(graph)([x]), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=2e-5, atol=2e-4)
+
+
+def _moments(shape: str, dims: str, kept: str, stride: str = "") -> str:
+    return f"""\
+%0 = input "x": f32[{shape}]{stride}
+%1 = call aten.var_mean.correction(%0, [{dims}], correction=0): (f32[{kept}], f32[{kept}])
+%2 = call py.getitem(%1, 0): f32[{kept}]
+%3 = call py.getitem(%1, 1): f32[{kept}]
+return %2, %3
+"""
+
+
+_LAYOUTS = {
+    "channels_last": _moments("8, 32, 28, 28", "0, 2, 3", "32", " stride [25088, 1, 896, 32]"),
+    "contiguous": _moments("16, 8, 64, 64", "0, 2, 3", "8"),
+    "rows": _moments("3, 262144", "1", "3"),
+}
+
+
+@pytest.mark.parametrize("name", _LAYOUTS)
+def test_a_gpu_reads_once_for_a_mean_and_a_variance(name: str) -> None:
+    found = schedule(split_folds(dissolved(_LAYOUTS[name]), GPU), machine=GPU)
+    reads = [
+        sum(any(load.buffer == 0 for load in lp.loads(found.program.steps[m].value)) for m in g)
+        for g in (group.members for group in found.groups)
+    ]
+    assert [count for count in reads if count] == [3]  # the sums of one kernel
+    assert len(found.groups) == 2
+
+
+def _hard(kind: TensorType, case: str) -> torch.Tensor:
+    """Data with large means, with an outlier, or with means that differ from chunk to chunk."""
+    shape = [ex.evaluate(e, {}) for e in kind.shape]
+    stride = [ex.evaluate(e, {}) for e in kind.stride]
+    x = torch.randn(shape)
+    if case == "far":
+        x = x * 1e-2 + 1000.0
+    elif case == "outlier":
+        x.view(-1)[0] = 1e6
+    elif case == "drift":
+        x = x + torch.arange(shape[0]).view(-1, *(1 for _ in shape[1:])) * 1e3
+    return torch.empty_strided(shape, stride).copy_(x)
+
+
+@pytest.mark.parametrize("case", ["plain", "far", "outlier", "drift"])
+@pytest.mark.parametrize("name", _LAYOUTS)
+def test_variances_of_chunks_are_exact_in_float32(name: str, case: str) -> None:
+    graph = parse_graph(_LAYOUTS[name])
+    kind = graph.nodes[graph.inputs[0]].type
+    assert isinstance(kind, TensorType)
+    x = _hard(kind, case)
+    variance, mean = _run(split_folds(dissolved(_LAYOUTS[name]), GPU), GPU, [x])
+    right_variance, right_mean = EagerProgram(graph)([x.double()])
+    eps = torch.finfo(torch.float32).eps
+    assert ((variance - right_variance).abs() <= 16 * eps * right_variance).all()
+    spread = right_mean.abs() + right_variance.sqrt()
+    assert ((mean - right_mean).abs() <= eps * spread).all()
+
+
+@pytest.mark.parametrize("name", _LAYOUTS)
+def test_a_variance_of_equal_values_is_none(name: str) -> None:
+    graph = parse_graph(_LAYOUTS[name])
+    kind = graph.nodes[graph.inputs[0]].type
+    assert isinstance(kind, TensorType)
+    x = _hard(kind, "plain").fill_(0.1)
+    variance, mean = _run(split_folds(dissolved(_LAYOUTS[name]), GPU), GPU, [x])
+    assert (variance >= 0).all()
+    assert (variance <= 1e-16).all()
+    torch.testing.assert_close(mean, torch.full_like(mean, 0.1))
