@@ -4,13 +4,16 @@ from fusec.codegen.gpu import gpu_emitter
 from fusec.codegen.host import HostPlan, build_host_plan
 from fusec.ir.text import parse_graph
 from fusec.lower.lowering import lower
+from fusec.schedule.dissolve import dissolve
 from fusec.schedule.search import schedule
 from fusec.tune.problem import TYPICAL_SIZE, Buffer, Problem, problems
 from tests.tune.kernels import problem, variant
 
 
 def host_plan(text: str) -> HostPlan:
-    return build_host_plan(schedule(lower(parse_graph(text))), gpu_emitter("sm_90"), "cuda")
+    return build_host_plan(
+        schedule(dissolve(lower(parse_graph(text)))), gpu_emitter("sm_90"), "cuda"
+    )
 
 
 def of(plan: HostPlan, sizes: dict[str, int] | None = None) -> tuple[Problem, ...]:
@@ -28,6 +31,19 @@ GATHER = """\
 %1 = input "i": i64[8, 100]
 %2 = call aten.embedding.default(%0, %1): bf16[8, 100, 64]
 return %2
+"""
+ASSERTED = """\
+%0 = input "x": bf16[1000, 64] @cuda
+%1 = input "i": i64[8, 100] @cuda
+%2 = call aten.embedding.default(%0, %1): bf16[8, 100, 64] @cuda
+return %2
+"""
+COMPUTED = """\
+%0 = input "x": bf16[1000, 64] @cuda
+%1 = input "i": i64[8, 100] @cuda
+%2 = call aten.add.Tensor(%1, 999): i64[8, 100] @cuda
+%3 = call aten.embedding.default(%0, %2): bf16[8, 100, 64] @cuda
+return %3
 """
 DYNAMIC = """\
 symbol s0 in [2, 1048576]
@@ -49,6 +65,13 @@ def test_places_are_below_the_size_of_what_they_are_places_in() -> None:
     made = of(host_plan(GATHER))
     assert {b.below for p in made for b in p.buffers if b.dtype == "i64"} == {1, 1000}
     assert {b.below for p in made for b in p.buffers if b.dtype != "i64"} == {1}
+
+
+def test_places_that_kernels_assert_are_filled_in_range() -> None:
+    for text, below in ((ASSERTED, 1000), (COMPUTED, 1)):
+        (made,) = of(host_plan(text))
+        assert "tl.device_assert" in made.source.source
+        assert [b.below for b in made.buffers if b.dtype == "i64"] == [below]
 
 
 def test_sizes_are_the_ones_given_or_typical() -> None:
