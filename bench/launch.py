@@ -9,15 +9,19 @@ from typing import Any
 from bench import display, machine, process
 
 _HELP = """\
-Calls a function that adds up its inputs, 64 float32 each, and times a call: Dynamo's guards, the
-backend's wrapper and the launch, since the arithmetic takes next to nothing. Compiled, it is one
-kernel however many inputs there are; eager, one operation an input. `training` is the forward pass
-with gradients recorded. All sides in turn in one process, medians of many rounds.
+Calls a function of little work and times a call: Dynamo's guards, the backend's wrapper, library
+calls and launches, since the arithmetic takes next to nothing. `sum` adds up its inputs, 64 float32
+each: compiled, it is one kernel however many inputs there are; eager, one operation an input.
+`products` multiplies a row by each input, 64 x 64, with a sine between: a library call and a kernel
+for each input. `training` is the forward pass with gradients recorded. All sides in turn in one
+process, medians of many rounds. On a GPU the clock stops when the work is handed over, not when it
+is done; the GPU is waited for between the sides.
 """
 _EXAMPLES = """\
 examples:
   python -m bench.launch                         1, 10 and 100 inputs: about a minute
   python -m bench.launch --inputs 1,300 --sides eager,fusec
+  python -m bench.launch --inputs 10,200 --work products --device cuda
 """
 
 
@@ -29,12 +33,18 @@ def main(argv: list[str] | None = None) -> int:
     out.print(machine.line(about), soft_wrap=True)
     command = ["--inputs", ",".join(map(str, arguments.inputs)), "--sides", arguments.sides]
     command += ["--threads", str(arguments.threads), "--seconds", str(arguments.seconds)]
-    command += ["--clock", arguments.clock]
+    command += ["--clock", arguments.clock, "--work", arguments.work]
+    command += ["--device", arguments.device]
     with tempfile.TemporaryDirectory(prefix="fusec-bench-") as folder:
         root = Path(folder)
         env = process.caches(root / "caches")
         found = process.run("bench.launch_process", command, folder=root, env=env).result
-    result = {"machine": about, "clock": arguments.clock, "cases": found["cases"]}
+    result = {
+        "machine": about,
+        "clock": arguments.clock,
+        "device": arguments.device,
+        "cases": found["cases"],
+    }
     display.write_json(arguments.json, result)
     _print(out, found["cases"], arguments.sides.split(","))
     return 0
@@ -48,6 +58,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--inputs", default="1,10,100", help="default: %(default)s")
+    parser.add_argument("--work", choices=("sum", "products"), default="sum")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--sides", default="eager,inductor,fusec", help="default: %(default)s")
     parser.add_argument(
         "--clock", choices=("wall", "cpu"), default="wall", help="cpu: for a busy machine"

@@ -70,13 +70,15 @@ def interleave(
     max_rounds: int = 1000,
     inner: int = 1,
     clock: Callable[[], float] = time.perf_counter,
+    settle: Callable[[], object] | None = None,
 ) -> dict[str, Times]:
     """Time the calls in turn.
 
     seconds: to spend in all, warm-up apart. At least `min_rounds` rounds are run, whatever they
     take. inner: calls a sample, for calls too short to time alone; the sample is one call's mean.
     The result of a call is dropped before the next starts, so that no side finds the memory of
-    another still in use. The collector of garbage is off meanwhile.
+    another still in use. settle: called before each sample, untimed. The collector of garbage is
+    off meanwhile.
     """
     for call in calls.values():
         for _ in range(warmup):
@@ -92,6 +94,8 @@ def interleave(
         while rounds < min_rounds or (rounds < max_rounds and clock() < end):
             for name in order:
                 call = calls[name]
+                if settle is not None:
+                    settle()
                 start = clock()
                 for _ in range(inner):
                     call()
