@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.loop import Compute, LoopProgram
 from fusec.schedule.cost import Machine, StepFacts, kernel_time, points
@@ -93,12 +94,14 @@ class Partition:
         return [*logged, *self._open(number, step, required, log)]
 
     def _candidates(self, number: int) -> list[int]:
-        """Groups that make or read what this computation reads, the latest first."""
+        """Groups that make or read what this computation reads, the latest first. Single numbers
+        that both read do not count: nothing is saved by it."""
         reads = self.dependencies.reads[number]
+        shared = [b for b in reads if any(n is not ex.ONE for n in self.program.buffers[b].shape)]
         found = [
             i
             for i, group in enumerate(self.groups)
-            if not reads.isdisjoint(group.writes) or any(b in group.reads for b in reads)
+            if not reads.isdisjoint(group.writes) or any(b in group.reads for b in shared)
         ]
         return found[::-1][:MAX_CANDIDATES]
 

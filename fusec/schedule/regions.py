@@ -8,6 +8,7 @@ can be partitioned one by one, and equal regions (the layers of a model) alike.
 
 from __future__ import annotations
 
+from fusec.ir import expr as ex
 from fusec.ir.loop import Compute, LoopProgram
 from fusec.schedule.dependencies import Dependencies
 
@@ -33,6 +34,8 @@ def find_regions(program: LoopProgram, dependencies: Dependencies) -> list[list[
                 pass
             elif level[writer] == level[number]:
                 parent[root(number)] = root(writer)
+            if all(size is ex.ONE for size in program.buffers[buffer].shape):
+                continue  # reading one number together saves nothing
             other = first_reader.setdefault((buffer, level[number]), number)
             parent[root(number)] = root(other)
         for before in dependencies.before[number]:

@@ -132,3 +132,12 @@ def test_batches_are_explained() -> None:
     assert isinstance(entry, Kernel)
     assert (entry.count, entry.together, found.launches) == (8, 8, 1)
     assert "x8, 8 a launch, over (32, 64)" in outline_text([found])
+
+
+def test_steps_that_share_a_number_are_batches_all_the_same() -> None:
+    found = host_plan(
+        grouped(adamw(["768, 768", "768, 2304", "768", "768, 3072", "3072"] * 8, clipped=True))
+    )
+    updates = [s for s in launches(found) if len(s.slots) == 5 * 8]  # four tensors and the norm
+    assert len(updates) == 5
+    assert found.program.arena_bytes < 64 << 10  # no gradient is written anew
