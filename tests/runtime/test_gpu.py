@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import torch
 
 import fusec.api
 from cache.memory import MemoryStore
+from fusec.capture.eager import EagerProgram
 from fusec.codegen.c_toolchain import compile_shared
 from fusec.codegen.gpu_binary import GpuBinary
 from fusec.codegen.isa import gpu_target
@@ -35,6 +37,7 @@ from fusec.runtime.libraries import function_address
 from fusec.runtime.loader import load
 from fusec.runtime.program import ProgramRunner
 from fusec.trace import Recorder
+from tests.codegen.optimizers import adamw
 from tests.runtime.gpu_programs import S0, affine, chain, dot, in_place, together, vector, view
 
 pytestmark = [
@@ -401,6 +404,33 @@ def test_an_artifact_made_here_runs() -> None:
         torch.testing.assert_close(out, wanted, rtol=1e-3, atol=1e-2)
         assert number == 2 * n
         assert 0 <= noise.min() < noise.max() < 1
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_batches_overwrite_all_their_inputs(offset: int) -> None:
+    sizes = ["33, 20", "1024, 513"] * 5
+    graph = parse_graph(re.sub(r"(f32\[[^]]*\])", r"\1 @cuda", adamw(sizes, clipped=True)))
+    found = compile_local(
+        graph,
+        gpu_target(torch.cuda.current_device()),
+        Options(progress=False),
+        MemoryStore(64 << 20),
+        recorder=Recorder(),
+    )
+    run = load(found, recorder=Recorder())
+    mine: list[torch.Tensor] = []
+    for size in sizes:
+        rows, columns = map(int, size.split(","))
+        for _ in range(4):
+            memory = torch.randn(rows * columns + offset, device="cuda")
+            mine.append(memory[offset:].view(rows, columns))
+    theirs = [x.clone() for x in mine]
+    for _ in range(3):
+        with _no_waiting():
+            run(list(mine))
+        EagerProgram(graph)(list(theirs))
+        for a, b in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(a, b)
 
 
 class _Net(torch.nn.Module):
