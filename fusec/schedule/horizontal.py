@@ -56,7 +56,7 @@ def join_alike(
     the program returns. The result, of which what is more than one group is a batch, is in no
     particular order."""
     home = {number: i for i, group in enumerate(groups) for number in group.members}
-    places = _places(groups, dependencies, home)
+    places = _places(program, groups, dependencies, home)
     sizes = [_size(program, g, dependencies, stored, home, machine) for g in groups]
     batches = _batches(program, groups, places, sizes, machine)
     batched = {position for batch in batches for position in batch}
@@ -117,6 +117,13 @@ def _batches(
     return batches
 
 
+def _only_overwrites(program: LoopProgram, group: Group) -> bool:
+    steps = [program.steps[member] for member in group.members]
+    return all(
+        isinstance(s, Compute) and lp.overwrites_input(program.buffers, s.output) for s in steps
+    )
+
+
 def _special(program: LoopProgram, group: Group) -> bool:
     """Whether a kernel holds what has a form of its own: scatters, scans, searches."""
     for member in group.members:
@@ -130,16 +137,21 @@ def _special(program: LoopProgram, group: Group) -> bool:
 
 
 def _places(
-    groups: tuple[Group, ...], dependencies: Dependencies, home: dict[int, int]
+    program: LoopProgram,
+    groups: tuple[Group, ...],
+    dependencies: Dependencies,
+    home: dict[int, int],
 ) -> list[_Place]:
     """How many calls come before each group, and how many groups lie on the longest way to it: what
-    is at an equal place does not depend on each other, with no call in between."""
+    is at an equal place does not depend on each other, with no call in between. What waits for
+    nothing and only overwrites inputs, as counters do, may start before all calls."""
     places: list[_Place] = []
     calls = 0
     for position, group in enumerate(groups):
         before = {home[b] for member in group.members for b in dependencies.before[member]}
         level = 1 + max((places[b][1] for b in before if b != position), default=-1)
-        places.append((calls, level))
+        early = level == 0 and _only_overwrites(program, group)
+        places.append((0 if early else calls, level))
         calls += group.space is None
     return places
 

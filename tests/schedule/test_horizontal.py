@@ -205,3 +205,17 @@ def test_results_in_place(count: int, machine: Machine) -> None:
     EagerProgram(parse_graph(text))(list(theirs))
     for a, b in zip(kept, theirs, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_counters_of_many_layers_start_at_once() -> None:
+    layers = 4
+    lines = ['%0 = input "x": f32[64, 64]']
+    lines += [f'%{1 + i} = input "": i64[]' for i in range(layers)]
+    last, number = 0, 1 + layers
+    for i in range(layers):
+        lines.append(f"%{number} = call aten.mm.default(%{last}, %0): f32[64, 64]")
+        lines.append(f"%{number + 1} = call aten.add.Tensor(%{1 + i}, 1): i64[]")
+        lines.append(f"%{number + 2} = call aten.copy_.default(%{1 + i}, %{number + 1}): i64[]")
+        last, number = number, number + 3
+    found = _scheduled("\n".join([*lines, f"return %{last}", ""]), replace(GPU, batched=2))
+    assert found.batches == ((layers, 2 * layers),)
