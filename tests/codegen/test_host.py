@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
+import subprocess
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 from fusec.codegen.cpu import cpu_emitter
 from fusec.codegen.gpu_source import GpuSource
@@ -52,15 +57,32 @@ def test_batches_are_of_nearly_equal_length() -> None:
     assert [len(step.slots) // 4 for step in launches(found)] == [17, 18]
 
 
-def test_a_batch_loads_and_stores_16_bytes_a_thread_and_spills_nothing() -> None:
+def instructions(image: bytes, folder: Path) -> Counter[str]:
+    """Loads and stores of global memory in a kernel's machine code."""
+    found = importlib.util.find_spec("triton")
+    assert found is not None
+    assert found.origin is not None
+    tool = Path(found.origin).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    path = folder / "kernel.cubin"
+    path.write_bytes(image)
+    text = subprocess.run([tool, path], capture_output=True, text=True, check=True).stdout
+    return Counter(
+        f"{name} {'128' if '.128' in kind else 'less'}"
+        for name, kind in re.findall(r"\b(LDG|STG)((?:\.\w+)*)", text)
+    )
+
+
+def test_a_batch_loads_and_stores_16_bytes_a_thread_and_spills_nothing(tmp_path: Path) -> None:
     (kernel,) = host_plan(grouped(adamw(["1024, 1024"] * 25))).kernels
     (alone,) = host_plan(grouped(adamw(["1024, 1024"]))).kernels
     assert isinstance(kernel, GpuSource)
     assert isinstance(alone, GpuSource)
     batch, one = (compile_variant(k, 0, 60.0) for k in (kernel, alone))
     assert batch.spills == 0
-    # Pointers that are not known to be aligned are loaded from by 4 bytes: four times the values.
     assert batch.registers <= one.registers + 16
+    found = instructions(batch.image, tmp_path)
+    assert found == instructions(one.image, tmp_path)
+    assert set(found) == {"LDG 128", "STG 128"}
 
 
 def test_a_processor_without_batches_starts_each_alone() -> None:
