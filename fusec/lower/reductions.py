@@ -158,7 +158,9 @@ def moments(low: Lowering, x: View, dims: tuple[int, ...], correction: float) ->
     def spread(at: tuple[Expr, ...]) -> Scalar:
         left = low.load(sums, at)
         excess = lp.op("mul", work, left, lp.op("div", work, left, size))
-        return lp.op("div", work, lp.op("sub", work, low.load(squares, at), excess), free)
+        rest = lp.op("sub", work, low.load(squares, at), excess)
+        # Rounding must not make it negative: of equal values there is a root, too.
+        return lp.op("div", work, lp.op("max", work, rest, lp.const(0, work)), free)
 
     return mean, low.pointwise(work, squares.shape, spread)
 
