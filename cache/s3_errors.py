@@ -63,7 +63,7 @@ def s3_errors(text: str, counters: Counters) -> Iterator[None]:
     except (BotoCoreError, ValueError, OSError) as error:
         # ValueError: an endpoint that is not an address. OSError: a connection cut in the body.
         counters.add("io_errors")
-        hint = "check endpoint, network and credentials"
+        hint = "check endpoint, region, network and credentials"
         raise NotReachable(f"{text}: {type(error).__name__}", hint=hint) from error
 
 

@@ -61,7 +61,7 @@ def partition(
     if seams_joint.torch_partitions(joint):
         return seams_joint.torch_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **more)
     seams_joint.merge_equal_nodes(joint)
-    saved = choose(joint.graph, num_fwd_outputs, seams_joint.mutated_inputs())
+    saved = choose(joint.graph, num_fwd_outputs, seams_joint.mutated_inputs(joint))
     if saved is None:
         return seams_joint.torch_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **more)
     return seams_joint.split_joint(joint, saved, num_fwd_outputs=num_fwd_outputs)

@@ -12,8 +12,8 @@ from typing import Any, Final
 import torch
 import torch._functorch.config as functorch_config
 import torch._functorch.partitioners as partitioners
+from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 from torch._functorch.compile_utils import fx_graph_cse, raise_getitems
-from torch._guards import TracingContext
 
 from fusec.capture.seams import HigherOrderOperator, OpOverload
 
@@ -91,12 +91,17 @@ def primals(nodes: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:
     return [n for n in nodes if n.op == "placeholder" and "primals" in str(n.target)]
 
 
-def mutated_inputs() -> frozenset[int]:
-    """Positions of inputs whose data the step being compiled changes."""
-    context = TracingContext.try_get()
-    meta = context.fw_metadata if context is not None else None
-    infos = meta.input_info if meta is not None else ()
-    return frozenset(i for i, info in enumerate(infos) if info.mutates_data)
+def mutated_inputs(joint: torch.fx.GraphModule) -> frozenset[int]:
+    """Positions, among the primals, of inputs whose data the step being compiled changes: torch
+    tells of each output what it is."""
+    output = next(n for n in reversed(joint.graph.nodes) if n.op == "output")
+    changed = [
+        told.mutated_input
+        for told in output.meta.get("desc", ())
+        if isinstance(told, InputMutationAOTOutput)
+    ]
+    inputs = [n.meta.get("desc") for n in primals(joint.graph.nodes)]
+    return frozenset(i for i, told in enumerate(inputs) if told in changed)
 
 
 def element_count(value: torch.Tensor) -> int:

@@ -23,6 +23,7 @@ from fusec.schedule.space import Space, space_of
 MAX_MEMBERS: Final = 48
 MAX_OPERATIONS: Final = 400
 MAX_CANDIDATES: Final = 8  # groups tried for one computation
+SMALL_REGION: Final = 8  # computations
 MAX_REPEATED: Final = 24  # operations worth computing twice
 _SHARED: Final = 16  # points that share what they read, so that it comes from the cache
 
@@ -95,9 +96,15 @@ class Partition:
 
     def _candidates(self, number: int) -> list[int]:
         """Groups that make or read what this computation reads, the latest first. Single numbers
-        that both read do not count: nothing is saved by it."""
+        that both read count in small regions only: nothing is saved by it, but later computations
+        may need both."""
         reads = self.dependencies.reads[number]
-        shared = [b for b in reads if any(n is not ex.ONE for n in self.program.buffers[b].shape)]
+        shared = [
+            b
+            for b in reads
+            if len(self.facts) <= SMALL_REGION
+            or any(n is not ex.ONE for n in self.program.buffers[b].shape)
+        ]
         found = [
             i
             for i, group in enumerate(self.groups)

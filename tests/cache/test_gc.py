@@ -382,7 +382,7 @@ def stress_local(folder, seconds):
     collector, removed = LocalStore(folder), 0
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        made = gc.collect(collector, Policy(max_bytes=6000, low=0.5, grace_s=1.0))
+        made = gc.collect(collector, Policy(max_bytes=6000, low=0.5, grace_s=0.2))
         removed += len(made.blobs)
     traffic.end()
     return traffic, removed

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.checkpoint
-from capture.test_seams import boxed
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fusec.capture import decompositions, seams
 from fusec.capture.min_cut import UNLIMITED, FlowNetwork
 from fusec.capture.partition import partition
+from tests.capture.test_seams import boxed
 
 
 @pytest.fixture(autouse=True)

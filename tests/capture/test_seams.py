@@ -80,10 +80,11 @@ def boxed(gm: torch.fx.GraphModule) -> Any:
 
 
 def test_private_torch_is_touched_nowhere_else() -> None:
-    """Private modules of torch, and private names below `torch`, stand in the seams alone."""
+    """Private modules of torch, and private names below `torch`, stand in the seams alone; what
+    serves Inductor is a seam as a whole."""
     found = []
     for path in PACKAGE.rglob("*.py"):
-        if path.name in ("seams.py", "seams_joint.py") or "demo" in path.parts:
+        if path.name in ("seams.py", "seams_joint.py", "inductor.py") or "demo" in path.parts:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             names: list[str] = []
