@@ -184,8 +184,12 @@ def test_a_farm_that_stays_full_is_given_up(
     config = FarmConfig(queue_limit=1, running_limit=1)
     with embedded_farm(stages=stages, workers=1, farm=config) as farm:
         here = client(farm.url, stages.compile_local)
-        for number in range(2):
-            here.resolver.submit(graph_job(f"t.slow{number}"))
+        # One that runs, then one that fills the queue; `done` waits until a job is at the farm.
+        here.resolver.submit(graph_job("t.slow0")).done()
+        deadline = time.monotonic() + 20
+        while not stages.events() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        here.resolver.submit(graph_job("t.slow1")).done()
         assert _compile(here, "t.a").source is Source.COMPILED_HERE
         here.resolver.close()
 
