@@ -55,7 +55,7 @@ class Coordinator:
         self.metrics = metrics
         self._attempts = attempts
         self._book = JobBook(limits)
-        self._builds = KernelBuilds(attempts, shelf.keep_kernel, metrics)
+        self._builds = KernelBuilds(attempts, shelf.keep_kernel, metrics, clock=clock)
         self._running_limit = running
         self._clock = clock
         self._tasks: dict[str, asyncio.Task[None]] = {}

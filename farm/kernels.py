@@ -33,7 +33,15 @@ Publish = Callable[[str, bytes], Awaitable[None]]
 class KernelBuilds:
     """Builds on demand, single flight by key. Lives in one event loop."""
 
-    def __init__(self, attempts: Attempts, publish: Publish, metrics: FarmMetrics) -> None:
+    def __init__(
+        self,
+        attempts: Attempts,
+        publish: Publish,
+        metrics: FarmMetrics,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self._attempts = attempts
         self._publish = publish
         self._metrics = metrics
@@ -88,7 +96,7 @@ class KernelBuilds:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _build(self, batch: Sequence[PlannedKernel], target: Target) -> None:
-        started = time.monotonic()
+        started = self._clock()
         label = f"{len(batch)} kernels" if len(batch) > 1 else f"kernel {batch[0].digest[:12]}"
         attempt, left = 1, list(batch)
         while left:
@@ -108,8 +116,8 @@ class KernelBuilds:
                 for outcome in results.values():
                     if isinstance(outcome, TaskFailed):
                         self._metrics.errors.labels(outcome.kind.value).inc()
-            self.seconds.add((time.monotonic() - started) / len(left))
-            self._metrics.kernel_seconds.observe(time.monotonic() - started)
+            self.seconds.add((self._clock() - started) / len(left))
+            self._metrics.kernel_seconds.observe(self._clock() - started)
             await self._deliver(left, results)
             return
 

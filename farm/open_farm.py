@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -53,12 +54,14 @@ def open_app(
     registry: CollectorRegistry | None = None,
     key: SigningKey | None = None,
     open_namespace: Callable[[str], Store] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> App:
     """The gateway's application over a pool and the store that artifacts are published to.
 
     stages: what assembles artifacts and computes fingerprints here; the pool's runner has its own.
     key: what signs, by default that of `config.signing_key`; artifacts are unsigned without.
     open_namespace: the store of a namespace other than the default; there are none without.
+    clock: seconds; another one lets a simulation run in a time of its own.
     Raises ConfigError for key files that are none.
     """
     metrics = FarmMetrics(registry or CollectorRegistry())
@@ -73,12 +76,13 @@ def open_app(
         trust = OWN_STORE if key is None else signed_by((key.public, *others), namespace)
         return Coordinator(
             pool,
-            Shelf(kept, attempts, signer=signer, trust=trust),
+            Shelf(kept, attempts, signer=signer, trust=trust, clock=clock),
             attempts,
             stages or FusecStages(),
             metrics,
             limits=config.limits(),
             running=config.running_limit,
+            clock=clock,
         )
 
     return create_app(config, open_coordinator, namespaces=open_namespace is not None)

@@ -47,8 +47,10 @@ class Shelf:
         *,
         signer: Signer | None = None,
         trust: Trust = OWN_STORE,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
+        self._clock = clock
         self._attempts = attempts
         self._signer = signer
         self._trust = trust
@@ -125,9 +127,9 @@ class Shelf:
 
     def _current_trust(self) -> Trust:
         """The trust with the store's revocations, REVOKED_S old at most. In a thread."""
-        if time.monotonic() - self._revoked_at > REVOKED_S:
+        if self._clock() - self._revoked_at > REVOKED_S:
             self._trust = replace(self._trust, revoked=revocation.read(self._store))
-            self._revoked_at = time.monotonic()
+            self._revoked_at = self._clock()
         return self._trust
 
     async def _call(self, work: Callable[[], T]) -> T:
