@@ -38,6 +38,15 @@ example:
   python -m farm embedded --pool memory --store file:///tmp/fusec-store
 """
 
+_RESOURCES = """\
+A farm leases GPUs by class, so that what was timed on one model is not taken for another. Start
+each node of the cluster with:
+
+  ray start --address=HEAD:6379 --resources="$(python -m farm resources)"
+
+A node with no NVIDIA GPU prints {}: it compiles, for every target.
+"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit status: 2 for wrong settings."""
@@ -46,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
+        if command == "resources":
+            return _resources()
         if command == "serve":
             flags = {name: str(value) for name, value in arguments.items() if value is not None}
             return _serve(FarmConfig.load(os.environ, flags))
@@ -85,7 +96,21 @@ def _parser() -> argparse.ArgumentParser:
         "--signing-key", default="", metavar="FILE", help="the key that signs; made if it is absent"
     )
     embedded.add_argument("--workers", type=int, default=0, help="tasks at once; 0 is one a core")
+    commands.add_parser(
+        "resources",
+        help="name this node's GPUs for Ray, as JSON",
+        epilog=_RESOURCES,
+        formatter_class=raw,
+    )
     return parser
+
+
+def _resources() -> int:
+    from farm.devices import detected, ray_resources
+
+    classes = [needs for needs, ordinals in detected().items() for _ in ordinals]
+    print(json.dumps(ray_resources(classes)))
+    return 0
 
 
 def _serve(config: FarmConfig) -> int:

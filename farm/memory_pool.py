@@ -6,35 +6,65 @@ The C compiler is a child process in any case, so kernels build in parallel in s
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from queue import SimpleQueue
 
+from farm.devices import CPU
 from farm.pool import Pool, Runner, Task, TaskFailed, as_failure, pool_closed, settle
 from farm.retry import ErrorKind
 
 
 class MemoryPool:
-    """`workers` threads that run tasks with `run`; see `Pool`."""
+    """`workers` threads that run tasks with `run`; see `Pool`.
+
+    gpus: this machine's GPUs by class, as numbers of this process (`farm.devices.detected`); each
+    has a thread of its own.
+    """
 
     kind = "memory"
 
-    def __init__(self, run: Runner, workers: int) -> None:
+    def __init__(
+        self, run: Runner, workers: int, *, gpus: Mapping[str, Sequence[int]] | None = None
+    ) -> None:
         self.workers = workers
         self._run = run
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="farm-worker")
+        self._threads = {CPU: ThreadPoolExecutor(workers, thread_name_prefix="farm-worker")}
+        self._count = {CPU: workers, **{needs: len(found) for needs, found in (gpus or {}).items()}}
+        self._gpus: dict[str, SimpleQueue[int]] = {}  # those that are free, by class
+        for needs, ordinals in sorted((gpus or {}).items()):
+            self._threads[needs] = ThreadPoolExecutor(len(ordinals), thread_name_prefix="farm-gpu")
+            self._gpus[needs] = SimpleQueue()
+            for ordinal in ordinals:
+                self._gpus[needs].put(ordinal)
         self._lock = threading.Lock()
         # What the caller holds -> what the executor holds. They are two, since the executor's
         # future cannot end while its thread runs.
         self._open: dict[Future[bytes], Future[bytes]] = {}
         self._closed = False
 
-    def submit(self, task: Task) -> Future[bytes]:
+    def workers_of(self, needs: str) -> int:
         """See `Pool`."""
+        return self._count.get(needs, 0)
+
+    def gpu_classes(self) -> tuple[str, ...]:
+        """See `Pool`."""
+        return tuple(self._gpus)
+
+    def submit(self, task: Task) -> Future[bytes]:
+        """See `Pool`. Nothing joins this pool: a class without a worker fails."""
         future: Future[bytes] = Future()
         with self._lock:
             if self._closed:
                 future.set_exception(pool_closed())
                 return future
-            work = self._threads.submit(self._run, task)
+            threads = self._threads.get(task.needs)
+            if threads is None:
+                text = f"this farm has no worker of the class {task.needs}"
+                future.set_exception(TaskFailed(ErrorKind.INTERNAL, text))
+                return future
+            work = threads.submit(self._work, task)
             self._open[future] = work
         work.add_done_callback(lambda ended: self._ended(future, ended))
         return future
@@ -52,9 +82,20 @@ class MemoryPool:
         with self._lock:
             self._closed = True
             left = list(self._open)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
         for future in left:
             settle(future, pool_closed())
+
+    def _work(self, task: Task) -> bytes:
+        free = self._gpus.get(task.needs)
+        if free is None:
+            return self._run(task)
+        gpu = free.get()  # there is one: the class has as many threads as GPUs
+        try:
+            return self._run(replace(task, gpu=gpu))
+        finally:
+            free.put(gpu)
 
     def _ended(self, future: Future[bytes], work: Future[bytes]) -> None:
         with self._lock:

@@ -18,6 +18,7 @@ from cache.trust import OWN_STORE, signed_by
 from farm.attempts import Attempts
 from farm.config import FarmConfig
 from farm.coordinator import Coordinator
+from farm.devices import detected
 from farm.gateway import create_app
 from farm.memory_pool import MemoryPool
 from farm.metrics import FarmMetrics
@@ -33,7 +34,7 @@ WARMED: Final = 64
 def open_pool(config: FarmConfig, runner: Runner = run) -> Pool:
     """The pool that a configuration names. Raises ConfigError when Ray is not installed."""
     if config.pool == "memory":
-        return MemoryPool(runner, config.worker_count())
+        return MemoryPool(runner, config.worker_count(), gpus=detected())
     try:
         # Ray comes with an extra and takes seconds to import: only those who use it pay.
         from farm.ray_pool import RayPool

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from farm.devices import CPU
 from farm.retry import ErrorKind
 
 
@@ -18,12 +19,16 @@ from farm.retry import ErrorKind
 class Task:
     """A piece of work: ``kind`` names the function of `farm.workers`, ``payload`` is its input.
 
-    ``label`` is for people and logs.
+    ``label`` is for people and logs. ``needs`` is the class of worker (`farm.devices`); a GPU's
+    has the whole GPU for the time of the task. ``gpu``: which one of those that the worker sees,
+    set by the pool.
     """
 
     kind: str
     payload: bytes
     label: str = ""
+    needs: str = CPU
+    gpu: int = 0
 
 
 class TaskFailed(Exception):
@@ -47,7 +52,15 @@ class Pool(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many tasks run at the same time, at present."""
+        """How many tasks that need a CPU run at the same time, at present."""
+        ...
+
+    def workers_of(self, needs: str) -> int:
+        """How many tasks that need this class run at the same time, at present."""
+        ...
+
+    def gpu_classes(self) -> tuple[str, ...]:
+        """The classes of GPUs that have a worker at present, sorted."""
         ...
 
     @property
@@ -56,7 +69,10 @@ class Pool(Protocol):
         ...
 
     def submit(self, task: Task) -> Future[bytes]:
-        """Start a task; returns at once. The future raises TaskFailed and nothing else."""
+        """Start a task; returns at once. The future raises TaskFailed and nothing else.
+
+        A task that needs a class without a worker waits for one to join, or fails.
+        """
         ...
 
     def cancel(self, future: Future[bytes]) -> None:

@@ -11,10 +11,11 @@ from typing import Final
 import ray
 from ray import exceptions as raised
 
+from farm.devices import CPU, detected, is_gpu_class, ray_resources
 from farm.pool import Pool, Runner, Task, TaskFailed, as_failure, pool_closed, settle
 from farm.retry import ErrorKind
 
-CPUS_KNOWN_S: Final = 5.0
+RESOURCES_KNOWN_S: Final = 5.0
 
 _LOST = (
     raised.WorkerCrashedError,
@@ -26,10 +27,11 @@ _LOST = (
 
 
 class RayPool:
-    """Runs `run` in Ray tasks of one CPU each; see `Pool`.
+    """Runs `run` in Ray tasks of one CPU each, or of one GPU of the class they need; see `Pool`.
 
-    address: a cluster to join; empty starts one on this machine with `workers` CPUs, which `close`
-    stops again. A process that is connected to Ray already keeps its connection.
+    address: a cluster to join; empty starts one on this machine with `workers` CPUs and its GPUs,
+    which `close` stops again. A process that is connected to Ray already keeps its connection. A
+    node offers its GPUs by class as custom resources: `python -m farm resources` names them.
     """
 
     kind = "ray"
@@ -40,23 +42,35 @@ class RayPool:
             _connect(address, workers)
         self._run = run
         # Ray would try again by itself; `farm.retry` decides that, so that attempts add up right.
-        self._task = ray.remote(num_cpus=1, max_retries=0)(_execute)
+        self._task = ray.remote(max_retries=0)(_execute)
         self._lock = threading.Lock()
         self._open: dict[Future[bytes], ray.ObjectRef[bytes]] = {}
         self._closed = False
-        self._cpus = 0
+        self._resources: dict[str, float] = {}
         self._counted_at = float("-inf")
 
     @property
     def workers(self) -> int:
-        """See `Pool`: the CPUs of the cluster, at most CPUS_KNOWN_S old: nodes come and go."""
+        """See `Pool`: the CPUs of the cluster."""
+        return self.workers_of(CPU)
+
+    def workers_of(self, needs: str) -> int:
+        """See `Pool`."""
+        return int(self._known().get("CPU" if needs == CPU else needs, 0))
+
+    def gpu_classes(self) -> tuple[str, ...]:
+        """See `Pool`."""
+        return tuple(sorted(name for name, n in self._known().items() if n and is_gpu_class(name)))
+
+    def _known(self) -> dict[str, float]:
+        """The cluster's resources, at most RESOURCES_KNOWN_S old: nodes come and go."""
         if self._closed:
-            return 0
+            return {}
         now = time.monotonic()
-        if now - self._counted_at > CPUS_KNOWN_S:
-            self._cpus = int(ray.cluster_resources().get("CPU", 0))
+        if now - self._counted_at > RESOURCES_KNOWN_S:
+            self._resources = dict(ray.cluster_resources())
             self._counted_at = now
-        return self._cpus
+        return self._resources
 
     def submit(self, task: Task) -> Future[bytes]:
         """See `Pool`."""
@@ -65,7 +79,8 @@ class RayPool:
             if self._closed:
                 future.set_exception(pool_closed())
                 return future
-            ref = self._task.options(name=task.label or task.kind).remote(self._run, task)
+            options = {"name": task.label or task.kind, **_resources(task)}
+            ref = self._task.options(**options).remote(self._run, task)
             self._open[future] = ref
         ref.future().add_done_callback(lambda ended: self._ended(future, ended))
         return future
@@ -105,16 +120,25 @@ def _connect(address: str, workers: int) -> None:
     if address:
         ray.init(address=address, log_to_driver=False, configure_logging=False)
         return
+    gpus = [needs for needs, ordinals in detected().items() for _ in ordinals]
     ray.init(
         address="local",
         # Else Ray asks a public name server which address this machine has.
         _node_ip_address="127.0.0.1",
         num_cpus=workers,
-        num_gpus=0,
+        num_gpus=len(gpus),
+        resources=ray_resources(gpus),
         include_dashboard=False,
         log_to_driver=False,
         configure_logging=False,
     )
+
+
+def _resources(task: Task) -> dict[str, object]:
+    """What Ray is to keep for a task. A GPU's takes no CPU: it must not wait for compiles."""
+    if task.needs == CPU:
+        return {"num_cpus": 1}
+    return {"num_cpus": 0, "num_gpus": 1, "resources": {task.needs: 1}}
 
 
 def _execute(run: Runner, task: Task) -> bytes:

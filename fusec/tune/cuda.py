@@ -12,7 +12,7 @@ from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_ulonglon
 from typing import Any, Final
 
 from fusec.codegen.gpu_binary import GpuBinary
-from fusec.tune.device import CUDA_DRIVER, Device
+from fusec.tune.device import CAPABILITY_MAJOR, CAPABILITY_MINOR, CUDA_DRIVER, Device
 
 # Fields of `Device` that are attributes of the driver's, by number.
 _ATTRIBUTES: Final = {
@@ -25,7 +25,6 @@ _ATTRIBUTES: Final = {
     "reserved": 111,
     "cache": 38,
 }
-_MAJOR, _MINOR = 75, 76
 _MAX_DYNAMIC_SHARED: Final = 8
 _FREE_SHARED: Final = 48 << 10
 _NON_BLOCKING: Final = 1
@@ -80,7 +79,7 @@ class Cuda:
         name, memory = ctypes.create_string_buffer(256), c_size_t()
         self._call("cuDeviceGetName", name, c_int(len(name)), device)
         self._call("cuDeviceTotalMem_v2", byref(memory), device)
-        isa = f"sm_{attribute(_MAJOR)}{attribute(_MINOR)}"
+        isa = f"sm_{attribute(CAPABILITY_MAJOR)}{attribute(CAPABILITY_MINOR)}"
         named = {field: attribute(number) for field, number in _ATTRIBUTES.items()}
         return Device(name=name.value.decode(), isa=isa, memory=memory.value, **named)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Any, Final
 
 CUDA_DRIVER: Final = "libcuda.so.1"
+CAPABILITY_MAJOR: Final = 75  # the driver's numbers of these attributes
+CAPABILITY_MINOR: Final = 76
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,33 @@ class Device:
     def from_wire(cls, data: Mapping[str, str | int]) -> Device:
         """Raises KeyError where a field is missing."""
         return cls(**{f.name: data[f.name] for f in fields(cls)})  # type: ignore[arg-type]
+
+
+def visible_gpus() -> tuple[tuple[str, str], ...]:
+    """Name and capability of each NVIDIA GPU that this process may use, in the driver's order.
+
+    Makes no context, so none of their memory is taken. Empty where there is no driver or no GPU.
+    """
+    try:
+        driver: Any = ctypes.CDLL(CUDA_DRIVER)
+    except OSError:
+        return ()
+    count = ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return ()
+    found: list[tuple[str, str]] = []
+    for ordinal in range(count.value):
+        device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        name = ctypes.create_string_buffer(256)
+        failed = (
+            driver.cuDeviceGet(ctypes.byref(device), ordinal)
+            or driver.cuDeviceGetName(name, len(name), device)
+            or driver.cuDeviceGetAttribute(ctypes.byref(major), CAPABILITY_MAJOR, device)
+            or driver.cuDeviceGetAttribute(ctypes.byref(minor), CAPABILITY_MINOR, device)
+        )
+        if not failed:
+            found.append((name.value.decode(), f"sm_{major.value}{minor.value}"))
+    return tuple(found)
 
 
 def current_gpu() -> int | None:

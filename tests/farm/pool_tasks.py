@@ -14,6 +14,13 @@ def work(task: Task) -> bytes:
     if task.kind == "sleep":
         time.sleep(float(task.payload))
         return b"slept"
+    if task.kind == "where":
+        return f"{task.needs} {task.gpu}".encode()
+    if task.kind == "until":
+        deadline = time.monotonic() + 60.0
+        while not os.path.exists(task.payload) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return b"waited"
     if task.kind == "touch":
         with open(task.payload, "a") as file:
             file.write("x")

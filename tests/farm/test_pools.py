@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from farm.devices import CPU
 from farm.memory_pool import MemoryPool
 from farm.pool import Pool, Task, TaskFailed
 from farm.retry import ErrorKind
@@ -29,6 +30,24 @@ def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     made.close()
 
 
+GPU = "gpu:sm_90:nvidia-h200"
+
+
+@pytest.fixture(params=["memory", RAY])
+def mixed(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    """Two CPU workers and a GPU, whose name Ray alone believes in."""
+    made: Pool
+    if request.param == "memory":
+        made = MemoryPool(work, 2, gpus={GPU: (3,)})
+    else:
+        request.getfixturevalue("ray_cluster")
+        from farm.ray_pool import RayPool
+
+        made = RayPool(work, workers=2)
+    yield made
+    made.close()
+
+
 def _failure(pool: Pool, task: Task) -> TaskFailed:
     with pytest.raises(TaskFailed) as caught:
         pool.submit(task).result(timeout=60)
@@ -40,6 +59,33 @@ def test_results_come_back(pool: Pool) -> None:
     for number, future in enumerate(futures):
         assert future.result(timeout=60) == (b"%d-" % number * 1000)[::-1]
     assert pool.workers == 2
+
+
+def test_tasks_run_where_they_need_to(mixed: Pool) -> None:
+    assert (mixed.workers, mixed.workers_of(CPU), mixed.workers_of(GPU)) == (2, 2, 1)
+    assert mixed.gpu_classes() == (GPU,)
+    assert mixed.workers_of("gpu:sm_80:nvidia-a100") == 0
+    gpu = mixed.submit(Task("where", b"", needs=GPU)).result(timeout=60)
+    # Ray shows each worker the GPU that it has, and that one alone.
+    assert gpu.decode() == f"{GPU} {3 if mixed.kind == 'memory' else 0}"
+    assert mixed.submit(Task("where", b"")).result(timeout=60) == b"cpu 0"
+
+
+def test_a_gpu_is_leased_whole(mixed: Pool) -> None:
+    started = time.monotonic()
+    for future in [mixed.submit(Task("sleep", b"0.3", needs=GPU)) for _ in range(3)]:
+        future.result(timeout=60)
+    assert time.monotonic() - started >= 0.9
+
+
+def test_a_gpu_does_not_wait_for_compiles(mixed: Pool, tmp_path: Path) -> None:
+    end = tmp_path / "end"
+    busy = [mixed.submit(Task("until", str(end).encode())) for _ in range(2)]
+    assert mixed.submit(Task("where", b"", needs=GPU)).result(timeout=50)
+    assert not any(future.done() for future in busy)
+    end.touch()
+    for future in busy:
+        assert future.result(timeout=60) == b"waited"
 
 
 def test_large_payloads(pool: Pool) -> None:
