@@ -14,13 +14,14 @@ ARGS   ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv test test-extended lint format demo clean
+.PHONY: help venv test test-extended lint format docs demo clean
 
 help:
 	@echo "make demo [ARGS='--model llama --store s3']   cold and warm compile through a farm"
 	@echo "make test [ARGS='-k name']                    the tests"
 	@echo "make test-extended                            many more models, dtypes and sizes"
 	@echo "make lint                                     ruff, mypy"
+	@echo "make docs                                     what is written from the code: docs/metrics.md"
 	@echo "make venv                                     $(VENV) with everything in it"
 
 venv: $(STAMP)
@@ -48,6 +49,9 @@ lint: venv
 format: venv
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: venv
+	$(BIN)/python -m deploy.observability.metrics_doc
 
 demo: venv
 	.ci/offline $(BIN)/fusec demo $(ARGS)

@@ -7,7 +7,7 @@ from collections import Counter
 
 
 class Counters:
-    """Counts by name. Stores use `corrupt`, `store_full`, `fill_failed`, `io_errors`."""
+    """Counts by name. What stores use is in `cache.metrics.STORE_EVENTS`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -30,9 +30,9 @@ def open_store(config: ServiceConfig, counters: Counters, namespace: str = "") -
     if scheme == "memory":
         return MemoryStore()
     if scheme == "file":
-        return LocalStore(
-            _part(Path(unquote(rest.removeprefix("//"))), namespace), counters=counters
-        )
+        folder = disk_folder(config)
+        assert folder is not None
+        return LocalStore(_part(folder, namespace), counters=counters)
     if scheme != "s3":
         raise ConfigError(f"store {config.store!r} is of no known kind")
     try:
@@ -54,6 +54,14 @@ def open_store(config: ServiceConfig, counters: Counters, namespace: str = "") -
         return far
     near = LocalStore(_part(Path(config.disk), namespace), counters=counters)
     return TieredStore(near, far, counters=counters)
+
+
+def disk_folder(config: ServiceConfig) -> Path | None:
+    """Where on a disk the service keeps its store or copies of it; None where it keeps nothing."""
+    scheme, _, rest = config.store.partition(":")
+    if scheme == "file":
+        return Path(unquote(rest.removeprefix("//")))
+    return Path(config.disk) if scheme == "s3" and config.disk else None
 
 
 def collected_part(store: Store) -> Collectable | None:

@@ -120,7 +120,8 @@ class Reader:
     async def _fly(self, name: str, kind: str, read: Callable[[], bytes | None]) -> bytes | None:
         mine = asyncio.current_task()
         try:
-            data = await self.call(read)
+            with self._metrics.store_seconds.labels(kind).time():
+                data = await self.call(read)
             if data is None:
                 self._metrics.misses.labels(kind, "absent").inc()
             else:

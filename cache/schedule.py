@@ -6,12 +6,13 @@ import asyncio
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from cache import gc
 from cache.errors import CacheError, NotReachable
-from cache.gc import Collectable, Policy
+from cache.gc import Collectable, Plan, Policy
 
 log = logging.getLogger("fusec.cache")
 
@@ -19,14 +20,19 @@ log = logging.getLogger("fusec.cache")
 class Collections:
     """Collects what `stores` names at the time, every `every_s` seconds, in a thread of its own.
 
-    Give or take a fifth, so that replicas do not meet.
+    Give or take a fifth, so that replicas do not meet. `ended` is told what each has removed,
+    None for one that failed, and the seconds that it took.
     """
 
     def __init__(
-        self, every_s: float, stores: Callable[[], Iterable[tuple[Collectable, Policy]]]
+        self,
+        every_s: float,
+        stores: Callable[[], Iterable[tuple[Collectable, Policy]]],
+        ended: Callable[[Plan | None, float], None],
     ) -> None:
         self._every_s = every_s
         self._stores = stores
+        self._ended = ended
         self._stopped = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fusec-cache-gc")
         self._task: asyncio.Task[None] | None = None
@@ -50,11 +56,14 @@ class Collections:
 
     def _collect(self) -> None:
         for store, policy in self._stores():
+            started = time.monotonic()
+            done: Plan | None = None
             try:
-                gc.collect(store, policy, sleep=self._sleep)
+                done = gc.collect(store, policy, sleep=self._sleep)
             except CacheError as error:
                 # Another replica's collector is at work, or the store is away: next time.
                 log.warning("nothing was collected: %s", error, extra={"action": "collect"})
+            self._ended(done, time.monotonic() - started)
 
     def _sleep(self, seconds: float) -> None:
         if self._stopped.wait(seconds):

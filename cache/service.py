@@ -35,10 +35,11 @@ from cache.errors import (
 from cache.gc import Collectable, Policy
 from cache.inventory import Inventory
 from cache.lru import ByteLRU
-from cache.metrics import ServiceMetrics
-from cache.open_store import collected_part, open_store
+from cache.metrics import UNTRUSTED, ServiceMetrics
+from cache.open_store import collected_part, disk_folder, open_store
 from cache.reader import Reader
 from cache.schedule import Collections
+from cache.series import OTHER
 from cache.service_state import Caller, ServiceState, Space
 from cache.signing import read_trusted
 from cache.store import Store
@@ -89,6 +90,9 @@ ROUTES = (
     _route("GET", "/()", "", "status", routes_status.page),
 )
 
+ROUTE_NAMES = tuple(route.name for route in ROUTES)
+"""What routes are called in metrics and logs."""
+
 
 def create_app(
     config: ServiceConfig,
@@ -100,10 +104,14 @@ def create_app(
     a farm that shares its store object); `registry` takes the metrics of several parts of one
     process together. Raises ConfigError, or what opening the store raises."""
     counters = Counters()
-    metrics = ServiceMetrics(registry or CollectorRegistry())
+    metrics = ServiceMetrics(registry or CollectorRegistry(), ROUTE_NAMES)
     metrics.watch_store(counters)
+    folder = disk_folder(config)
+    if folder is not None:
+        metrics.watch_disk(folder)
     executor = ThreadPoolExecutor(config.store_threads, thread_name_prefix="fusec-cache-store")
     memory: ByteLRU[str] = ByteLRU(config.memory_bytes)
+    metrics.watch_memory(memory)
     trusted = read_trusted(Path(config.trusted_keys)) if config.trusted_keys else None
 
     def open_space(namespace: str) -> Space:
@@ -154,7 +162,7 @@ def _collections(config: ServiceConfig, state: ServiceState) -> Collections:
                 made.append((space.store.near, Policy(max_bytes=config.disk_bytes)))
         return made
 
-    running = Collections(config.gc_every_s or DISK_EVERY_S, stores)
+    running = Collections(config.gc_every_s or DISK_EVERY_S, stores, state.metrics.count_collection)
     running.start()
     return running
 
@@ -186,6 +194,8 @@ async def _dispatch(state: ServiceState, request: Request) -> tuple[str, Respons
         except CacheError as error:
             status = status_of(error)
             state.metrics.errors.labels(route.name).inc()
+            if isinstance(error, Untrusted):
+                state.metrics.untrusted.labels(UNTRUSTED.get(type(error), OTHER)).inc()
             level = logging.WARNING if status >= 500 else logging.INFO
             log.log(level, "%s: %s", route.name, error, extra={"action": route.name})
             return route.name, error_response(status, error)

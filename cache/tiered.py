@@ -21,6 +21,7 @@ class TieredStore:
 
     Writes go to `far` and fail as it fails. Trouble with `near` never reaches the caller: it is
     counted in `counters` as `near_errors`, and `far_errors` counts reads that `near` stood in for.
+    `near_hits` and `near_misses` count blobs.
     """
 
     def __init__(self, near: Store, far: Store, *, counters: Counters | None = None) -> None:
@@ -40,6 +41,8 @@ class TieredStore:
             self.counters.add("near_errors")
             found = {}
         missing = [digest for digest in digests if digest not in found]
+        self.counters.add("near_hits", len(found))
+        self.counters.add("near_misses", len(missing))
         if not missing:
             return Blobs(found, frozenset())
         far = get_blobs(self.far, missing)
@@ -54,6 +57,7 @@ class TieredStore:
         except CacheError:
             self.counters.add("near_errors")
             frame = None
+        self.counters.add("near_misses" if frame is None else "near_hits")
         if frame is None:
             frame = get_frame(self.far, digest)
             if frame is not None:

@@ -141,7 +141,8 @@ class Coordinator:
             job = self._book.next(self._clock())
             if job is None:
                 break
-            self.metrics.stage_seconds.labels("queue").observe(self._clock() - job.submitted_at)
+            waited = self._clock() - job.submitted_at
+            self._observe("queue", job.request.target, waited)
             task = asyncio.create_task(self._run(job), name=f"job-{job.fingerprint[:12]}")
             self._tasks[job.fingerprint] = task
             task.add_done_callback(partial(self._over, job.fingerprint))
@@ -158,14 +159,14 @@ class Coordinator:
     async def _compile(self, job: Job) -> None:
         request = job.request
         self._move(job.fingerprint, JobState.LOWERING)
-        async with self._timed("plan"):
+        async with self._timed("plan", request.target):
             planned = Planned.decode(await self._attempts.run(plan_task(request)))
         self._move(job.fingerprint, JobState.COMPILING, len(planned.kernels))
         binaries = await self._binaries(job.fingerprint, planned.kernels, request.target)
         self._move(job.fingerprint, JobState.PUBLISHING)
-        async with self._timed("assemble"):
+        async with self._timed("assemble", request.target):
             manifest, blobs = await asyncio.to_thread(self.stages.assemble, planned.plan, binaries)
-        async with self._timed("publish"):
+        async with self._timed("publish", request.target):
             await self.shelf.publish(f"graph/{job.fingerprint}", manifest, blobs)
         current = self._current(job.fingerprint)
         self._book.done(current, self._clock())
@@ -181,14 +182,14 @@ class Coordinator:
             extra={"action": "done"},
         )
         self._job_seconds.add(seconds)
-        self.metrics.stage_seconds.labels("total").observe(seconds)
+        self._observe("total", request.target, seconds)
         self.metrics.seconds_saved.inc(seconds * current.merged)
 
     async def _binaries(
         self, fingerprint: str, kernels: tuple[PlannedKernel, ...], target: Target
     ) -> dict[str, bytes]:
         """All binaries by digest; what no cache has is built, shared with other jobs."""
-        async with self._timed("lookup"):
+        async with self._timed("lookup", target):
             stored = await self.shelf.kernels([kernel.key for kernel in kernels])
         binaries: dict[str, bytes] = {}
         missing: list[PlannedKernel] = []
@@ -204,7 +205,7 @@ class Coordinator:
         # No await between the look at `recent` and the start: no build can end unseen.
         flights = self._builds.start(missing, target)
         try:
-            async with self._timed("build"):
+            async with self._timed("build", target):
                 waits = {
                     asyncio.ensure_future(flight.binary()): kernel
                     for flight, kernel in zip(flights, missing, strict=True)
@@ -283,9 +284,12 @@ class Coordinator:
         self.metrics.workers.set(self.pool.workers)
 
     @asynccontextmanager
-    async def _timed(self, stage: str) -> AsyncIterator[None]:
+    async def _timed(self, stage: str, target: Target) -> AsyncIterator[None]:
         started = self._clock()
         try:
             yield
         finally:
-            self.metrics.stage_seconds.labels(stage).observe(self._clock() - started)
+            self._observe(stage, target, self._clock() - started)
+
+    def _observe(self, stage: str, target: Target, seconds: float) -> None:
+        self.metrics.stage_seconds.labels(stage, target.device).observe(seconds)

@@ -117,7 +117,7 @@ class KernelBuilds:
                     if isinstance(outcome, TaskFailed):
                         self._metrics.errors.labels(outcome.kind.value).inc()
             self.seconds.add((self._clock() - started) / len(left))
-            self._metrics.kernel_seconds.observe(self._clock() - started)
+            self._metrics.kernel_seconds.labels(target.device).observe(self._clock() - started)
             await self._deliver(left, results)
             return
 

@@ -1,10 +1,26 @@
-"""Metrics of the farm for Prometheus, in a registry that the caller owns."""
+"""Metrics of the farm for Prometheus, in a registry that the caller owns.
+
+Every series of the farm is declared here, with the values that its labels can have, and listed in
+`docs/metrics.md` (`make docs` writes it).
+"""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from typing import Final
 
-_SECONDS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+from prometheus_client import CollectorRegistry, generate_latest
+
+from cache.series import Catalogue
+from farm.retry import ErrorKind
+
+_SECONDS: Final = (
+    0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0
+)  # fmt: skip
+"""From a kernel of a few lines to the longest task: `FarmConfig.task_s` is half an hour."""
+STAGES: Final = ("queue", "plan", "lookup", "build", "assemble", "publish", "total")
+TARGETS: Final = ("cpu", "cuda")
+"""Kinds of devices; `fusec.options.Target.device`."""
+SUBMITS: Final = ("queued", "merged", "known", "stored", "full", "refused", "front")
 
 
 class FarmMetrics:
@@ -12,51 +28,46 @@ class FarmMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
-        self.stage_seconds = Histogram(
+        self.catalogue = make = Catalogue(registry)
+        self.stage_seconds = make.histogram(
             "fusec_farm_stage_seconds",
-            "Time a job spent in a stage: queue, plan, lookup, build, assemble, publish, total.",
-            ("stage",),
+            "Time a job spent in a stage; total is from its submit to its artifact.",
+            {"stage": STAGES, "target": TARGETS},
             buckets=_SECONDS,
-            registry=registry,
         )
-        self.kernel_seconds = Histogram(
+        self.kernel_seconds = make.histogram(
             "fusec_farm_kernel_seconds",
             "Time from a kernel's submission to its binary, with the wait for a worker.",
+            {"target": TARGETS},
             buckets=_SECONDS,
-            registry=registry,
         )
-        self.submits = Counter(
+        self.submits = make.counter(
             "fusec_farm_submits",
             "Submits: queued, merged, known, stored (the artifact exists), full, refused, front.",
-            ("outcome",),
-            registry=registry,
+            {"outcome": SUBMITS},
         )
-        self.jobs = Counter("fusec_farm_jobs", "Jobs that ended.", ("state",), registry=registry)
-        self.kernels = Counter(
+        self.jobs = make.counter(
+            "fusec_farm_jobs", "Jobs that ended.", {"state": ("done", "failed")}
+        )
+        self.kernels = make.counter(
             "fusec_farm_kernels",
             "Kernels that jobs needed: stored (hit), built (miss), shared (another job's build).",
-            ("source",),
-            registry=registry,
+            {"source": ("stored", "built", "shared")},
         )
-        self.merges = Counter(
-            "fusec_farm_inflight_merges",
-            "Submits that joined a job in flight.",
-            registry=registry,
+        self.merges = make.counter(
+            "fusec_farm_inflight_merges", "Submits that joined a job in flight."
         )
-        self.errors = Counter(
-            "fusec_farm_errors", "Failures of tasks and jobs.", ("kind",), registry=registry
+        self.errors = make.counter(
+            "fusec_farm_errors", "Failures of tasks and jobs.", {"kind": ErrorKind}
         )
-        self.retries = Counter(
-            "fusec_farm_retries", "Tasks tried again.", ("kind",), registry=registry
-        )
-        self.seconds_saved = Counter(
+        self.retries = make.counter("fusec_farm_retries", "Tasks tried again.", {"kind": ErrorKind})
+        self.seconds_saved = make.counter(
             "fusec_farm_seconds_saved",
             "Estimate of compile seconds that merges and stored kernels made unnecessary.",
-            registry=registry,
         )
-        self.queued = Gauge("fusec_farm_queue_length", "Jobs that wait.", registry=registry)
-        self.running = Gauge("fusec_farm_running_jobs", "Jobs in work.", registry=registry)
-        self.workers = Gauge("fusec_farm_workers", "Tasks that can run at once.", registry=registry)
+        self.queued = make.gauge("fusec_farm_queue_length", "Jobs that wait.")
+        self.running = make.gauge("fusec_farm_running_jobs", "Jobs in work.")
+        self.workers = make.gauge("fusec_farm_workers", "Tasks that can run at once.")
 
     def render(self) -> bytes:
         """All metrics as text."""

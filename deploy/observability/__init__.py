@@ -1,0 +1,1 @@
+"""Documents, dashboards and figures of what fusec reports about itself."""
