@@ -1,17 +1,18 @@
-"""The book of jobs: single flight by fingerprint, the queue, and what is remembered of ended jobs.
+"""The book of jobs: single flight by graph, the queue, who may run, and what is remembered.
 
 Plain data that is told the time: no thread, no event loop. The gateway and a simulation share it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
 from enum import StrEnum
 
-from farm.job import Job
-from farm.queue import JobQueue
+from farm.job import Job, JobId
+from farm.queue import Backlog, FairQueue
+from farm.quota import Full, Limits, QueueFull
 from farm.retry import RULES, ErrorKind
-from fusec.remote.protocol import WAITING, FarmJob, JobError, JobState
+from fusec.remote.protocol import FarmJob, JobError, Priority
 
 
 class Admission(StrEnum):
@@ -22,23 +23,17 @@ class Admission(StrEnum):
     KNOWN = "known"  # it ended a moment ago: the same answer again
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """``queued`` jobs wait at most. ``keep_s``: how long a finished job answers polls.
-    ``abandon_s``: a waiting job that nobody asked for this long is dropped."""
-
-    queued: int = 1024
-    keep_s: float = 60.0
-    abandon_s: float = 120.0
-
-
 class JobBook:
-    """All jobs by fingerprint. `now` is seconds of any one monotonic clock."""
+    """The jobs of all tenants. `now` is seconds of any one monotonic clock."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._queue = JobQueue(limits.queued)
-        self._jobs: dict[str, Job] = {}
+        self._queue: FairQueue[JobId] = FairQueue(weight=lambda tenant: limits.of(tenant).weight)
+        self._jobs: dict[JobId, Job] = {}
+        self._ended: dict[JobId, None] = {}  # in the order of their ends
+        self._in_work: set[JobId] = set()
+        self._working: Counter[str] = Counter()  # jobs in work, by tenant
+        self._held: Counter[str] = Counter()  # bytes of graphs that are not over, by tenant
 
     @property
     def queued(self) -> int:
@@ -47,87 +42,132 @@ class JobBook:
     @property
     def running(self) -> int:
         """Jobs that are neither waiting nor over."""
-        states = (job.state for job in self._jobs.values())
-        return sum(1 for state in states if not state.final and state is not JobState.QUEUED)
+        return len(self._in_work)
 
-    def get(self, fingerprint: str) -> Job | None:
-        return self._jobs.get(fingerprint)
+    def get(self, job: JobId) -> Job | None:
+        return self._jobs.get(job)
 
-    def position(self, fingerprint: str) -> int:
-        """How many jobs run before this one."""
-        return self._queue.position(fingerprint)
+    def position(self, job: JobId) -> int:
+        """How many jobs run before this one, if no others come."""
+        return self._queue.position(job)
 
-    def submit(self, request: FarmJob, now: float) -> tuple[Job, Admission]:
+    def in_work(self) -> list[Job]:
+        """The jobs in work."""
+        return [self._jobs[name] for name in self._in_work]
+
+    def ended(self) -> list[Job]:
+        """The jobs that are over and still remembered, in the order of their ends."""
+        return [self._jobs[name] for name in self._ended]
+
+    def backlogs(self) -> list[Backlog]:
+        """What waits, by priority and tenant."""
+        return self._queue.backlogs()
+
+    def submit(self, request: FarmJob, now: float, tenant: str = "") -> tuple[Job, Admission]:
         """Take a graph in, or join the job that has it already. Raises QueueFull."""
         self.forget(now)
-        job = self._jobs.get(request.fingerprint)
+        name = JobId(tenant, request.fingerprint)
+        job = self._jobs.get(name)
         if job is not None and job.ended_at is not None:
             if now - job.ended_at < job.remember_s:
                 return job, Admission.KNOWN
             job = None  # what failed for a passing reason starts anew
         if job is not None:
-            if request.fingerprint in self._queue:  # else it has been taken out to run
-                self._queue.push(request.fingerprint, request.priority)
-            return self.put(job.joined(request.waiter, now)), Admission.MERGED
-        self._queue.push(request.fingerprint, request.priority)
-        return self.put(Job(request, now).heard(request.waiter, now)), Admission.QUEUED
+            if name in self._queue:  # else it has been taken out to run
+                self._queue.push(name, job.share, request.priority, now)
+            return self.put(job.joined(request.waiter, now, request.priority)), Admission.MERGED
+        self._check_room(tenant, len(request.graph))
+        self._ended.pop(name, None)
+        self._held[tenant] += len(request.graph)
+        job = self.put(Job(request, now, tenant).heard(request.waiter, now))
+        self._queue.push(name, job.share, request.priority, now)
+        return job, Admission.QUEUED
 
     def next(self, now: float) -> Job | None:
-        """Take the next job out of the queue; those that nobody waits for any more fail."""
-        while (name := self._queue.pop()) is not None:
-            job = self._jobs[name]
-            prewarm = job.request.priority < WAITING
-            if prewarm or now - job.last_heard <= self._limits.abandon_s:
+        """Take out the next job that its tenant may run; those that nobody waits for any more
+        fail. It counts as in work until `done` or `fail`."""
+        while (taken := self._queue.pop(now, self._may_run)) is not None:
+            job = self._jobs[taken.item]
+            asked = job.request.priority < Priority.WAITING
+            if asked or now - job.last_heard <= self._limits.abandon_s:
+                self._in_work.add(job.id)
+                self._working[job.tenant] += 1
                 return job
             self.fail(job, ErrorKind.ABANDONED, "nobody asked for it any more", now)
         return None
 
     def put(self, job: Job) -> Job:
         """Write a job's new value."""
-        self._jobs[job.fingerprint] = job
+        self._jobs[job.id] = job
         return job
 
-    def heard(self, fingerprint: str, waiter: str, now: float) -> None:
+    def heard(self, name: JobId, waiter: str, now: float) -> None:
         """A waiter polled."""
-        job = self._jobs.get(fingerprint)
+        job = self._jobs.get(name)
         if job is not None and not job.state.final:
             self.put(job.heard(waiter, now))
 
-    def leave(self, fingerprint: str, waiter: str, now: float) -> bool:
+    def leave(self, name: JobId, waiter: str, now: float) -> bool:
         """A waiter cancels; True if it was the last one, and the job has failed by that."""
-        job = self._jobs.get(fingerprint)
+        job = self._jobs.get(name)
         if job is None or job.state.final:
             return False
         job = self.put(job.left(waiter))
         if job.waiters:
             return False
-        self._queue.remove(fingerprint)
         self.fail(job, ErrorKind.CANCELLED, "its last waiter went away", now)
         return True
 
     def done(self, job: Job, now: float) -> Job:
         """The artifact is published."""
-        return self.put(job.done(now, remember_s=self._limits.keep_s))
+        return self._over(job, job.done(now, remember_s=self._limits.keep_s))
 
     def fail(self, job: Job, kind: ErrorKind, message: str, now: float) -> Job:
         """Give a job up. How long it is remembered follows from the kind."""
         error = JobError(kind.value, message)
-        return self.put(job.failed(error, now, remember_s=RULES[kind].remember_s))
+        return self._over(job, job.failed(error, now, remember_s=RULES[kind].remember_s))
 
-    def drop(self, fingerprint: str) -> None:
+    def drop(self, name: JobId) -> None:
         """Forget an ended job, so that a submit of it starts anew."""
-        job = self._jobs.get(fingerprint)
+        job = self._jobs.get(name)
         if job is not None and job.state.final:
-            del self._jobs[fingerprint]
+            del self._jobs[name], self._ended[name]
 
     def forget(self, now: float) -> None:
         """Forget ended jobs whose time is over, and the oldest ones beyond the queue's size."""
-        ended = [job for job in self._jobs.values() if job.ended_at is not None]
-        excess = len(ended) - max(self._limits.queued, 64)
-        for number, job in enumerate(ended):
+        excess = len(self._ended) - max(self._limits.queued, 64)
+        for number, job in enumerate(self.ended()):
             over = job.ended_at is not None and now - job.ended_at > self._kept(job)
             if over or number < excess:
-                del self._jobs[job.fingerprint]
+                self.drop(job.id)
+
+    def _check_room(self, tenant: str, size: int) -> None:
+        limits, quota = self._limits, self._limits.of(tenant)
+        for limit, most, has in (
+            (Full.TENANT, quota.queued, self._queue.length_of(tenant) + 1),
+            (Full.FARM, limits.queued, len(self._queue) + 1),
+            (Full.TENANT_BYTES, limits.held_bytes // 2, self._held[tenant] + size),
+            (Full.FARM_BYTES, limits.held_bytes, self._held.total() + size),
+        ):
+            if has > most:
+                raise QueueFull(limit, tenant, most)
+
+    def _may_run(self, tenant: str, priority: Priority) -> bool:
+        if self._working[tenant] >= self._limits.of(tenant).running:
+            return False
+        # Whoever has nothing in work need not wait for others' long jobs to end: all share the
+        # workers anyway, and this is one job more a tenant.
+        newcomer = priority is Priority.WAITING and not self._working[tenant]
+        return newcomer or len(self._in_work) < self._limits.running
+
+    def _over(self, job: Job, ended: Job) -> Job:
+        self._queue.remove(job.id)
+        if job.id in self._in_work:
+            self._in_work.remove(job.id)
+            self._working[job.tenant] -= 1
+        self._held[job.tenant] -= len(job.request.graph)
+        self._ended[job.id] = None
+        return self.put(ended)
 
     def _kept(self, job: Job) -> float:
         # A failure is answered to those who poll, even where a new submit may start anew.

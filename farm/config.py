@@ -11,7 +11,7 @@ from cache.auth import ROLES, Grant, hash_token
 from cache.config import is_loopback
 from cache.errors import ConfigError
 from cache.tls import ClientTls, ServerTls
-from farm.book import Limits
+from farm.quota import Limits, Quota, parse_tenants
 
 ENV_PREFIX = "FUSEC_FARM_"
 POOLS = ("ray", "memory")
@@ -78,8 +78,33 @@ class FarmConfig:
         },
     )
     insecure: bool = field(default=False, metadata={"help": "serve other machines without a token"})
-    queue_limit: int = field(default=1024, metadata={"help": "jobs that may wait; then 429"})
-    running_limit: int = field(default=16, metadata={"help": "jobs in work at the same time"})
+    queue_limit: int = field(
+        default=4096, metadata={"help": "jobs of all tenants that may wait; then 429"}
+    )
+    queue_bytes: int = field(
+        default=2 << 30,
+        metadata={
+            "help": "bytes of graphs held for jobs that are not over; a tenant may have half"
+        },
+    )
+    running_limit: int = field(
+        default=16,
+        metadata={"help": "jobs in work at the same time; a tenant with none gets one more"},
+    )
+    tenant_queued: int = field(
+        default=0,
+        metadata={"help": "jobs of one tenant that may wait; 0 is a quarter of queue_limit"},
+    )
+    tenant_running: int = field(
+        default=0, metadata={"help": "jobs of one tenant in work; 0 is running_limit"}
+    )
+    tenants: str = field(
+        default="",
+        metadata={
+            "help": "quotas of tenants that differ: namespace=queued/running/weight, as in"
+            " research=500/8/2,ci=50/2"
+        },
+    )
     keep_s: float = field(
         default=60.0, metadata={"help": "seconds for which a finished job is remembered"}
     )
@@ -95,8 +120,11 @@ class FarmConfig:
             raise ConfigError(f"port {self.port} is not between 0 and 65535")
         if self.pool not in POOLS:
             raise ConfigError(f"pool {self.pool!r:.40} is not one of {', '.join(POOLS)}")
-        if self.workers < 0 or self.queue_limit < 1 or self.running_limit < 1:
-            raise ConfigError("workers, queue_limit and running_limit cannot be negative or none")
+        if min(self.queue_limit, self.queue_bytes, self.running_limit) < 1:
+            raise ConfigError("queue_limit, queue_bytes and running_limit must be 1 or more")
+        if min(self.workers, self.tenant_queued, self.tenant_running) < 0:
+            raise ConfigError("workers, tenant_queued and tenant_running cannot be negative")
+        self.limits()
         if min(self.keep_s, self.abandon_s, self.task_s) <= 0:
             raise ConfigError("keep_s, abandon_s and task_s must be above 0")
         if self.front_role not in ROLES:
@@ -149,7 +177,20 @@ class FarmConfig:
         return ClientTls(ca, cert, key)
 
     def limits(self) -> Limits:
-        return Limits(self.queue_limit, self.keep_s, self.abandon_s)
+        """What the farm takes on. Raises ConfigError for `tenants` that do not parse."""
+        quota = Quota(
+            self.tenant_queued or max(1, self.queue_limit // 4),
+            self.tenant_running or self.running_limit,
+        )
+        return Limits(
+            self.queue_limit,
+            self.running_limit,
+            self.queue_bytes,
+            quota,
+            parse_tenants(self.tenants, quota),
+            self.keep_s,
+            self.abandon_s,
+        )
 
     def worker_count(self) -> int:
         """Tasks at once on this machine: `workers`, or one a core that this process may use."""

@@ -1,7 +1,8 @@
 """Takes jobs through their stages: plan, look kernels up, build the missing, assemble, publish.
 
-Lives in one event loop; the only writer of the book. Nothing here is the sole copy of anything: a
-gateway that dies is replaced by the store and by clients that submit again.
+One for all namespaces. Lives in one event loop; the only writer of the book. Nothing here is the
+sole copy of anything: a gateway that dies is replaced by the store and by clients that submit
+again.
 """
 
 from __future__ import annotations
@@ -16,17 +17,16 @@ from typing import Final
 
 from cache.errors import CacheError
 from farm.attempts import Attempts
-from farm.book import Admission, JobBook, Limits
-from farm.job import Job
-from farm.kernels import KernelBuilds
+from farm.book import Admission, JobBook
+from farm.job import Job, JobId
 from farm.metrics import FarmMetrics, Mean
 from farm.pool import Pool, TaskFailed
+from farm.quota import Limits
 from farm.retry import ErrorKind
-from farm.shelf import Shelf
+from farm.spaces import Space, Spaces
 from farm.workers import Planned, PlannedKernel, Stages, kind_of, plan_task
 from fusec.errors import FusecError
 from fusec.options import Target
-from fusec.remote.jobs import FrontRecord
 from fusec.remote.protocol import FarmJob, JobState
 
 log = logging.getLogger("fusec.farm")
@@ -40,79 +40,74 @@ class Coordinator:
     def __init__(
         self,
         pool: Pool,
-        shelf: Shelf,
+        spaces: Spaces,
         attempts: Attempts,
         stages: Stages,
         metrics: FarmMetrics,
         *,
         limits: Limits,
-        running: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.pool = pool
-        self.shelf = shelf
+        self.spaces = spaces
         self.stages = stages
         self.metrics = metrics
         self._attempts = attempts
         self._book = JobBook(limits)
-        self._builds = KernelBuilds(attempts, shelf.keep_kernel, metrics, clock=clock)
-        self._running_limit = running
+        self._running_limit = limits.running
         self._clock = clock
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._changes: dict[str, asyncio.Event] = {}
+        self._tasks: dict[JobId, asyncio.Task[None]] = {}
+        self._changes: dict[JobId, asyncio.Event] = {}
         self._job_seconds = Mean()
         self._closing = False
 
     # -- for the gateway ------------------------------------------------------------------------
 
-    def find(self, fingerprint: str) -> Job | None:
+    def find(self, name: JobId) -> Job | None:
         """A job in flight or just ended."""
-        return self._book.get(fingerprint)
+        return self._book.get(name)
 
     def position(self, job: Job) -> int:
-        return self._book.position(job.fingerprint)
+        return self._book.position(job.id)
 
-    def drop(self, fingerprint: str) -> None:
+    def drop(self, name: JobId) -> None:
         """Forget an ended job whose artifact has gone from the store."""
-        self._book.drop(fingerprint)
+        self._book.drop(name)
 
-    def submit(self, request: FarmJob) -> tuple[Job, Admission]:
-        """Take a graph in or join its job. Raises QueueFull."""
-        job, admission = self._book.submit(request, self._clock())
+    def submit(self, tenant: str, request: FarmJob) -> tuple[Job, Admission]:
+        """Take a graph in or join its job. Raises QueueFull, UnknownNamespace."""
+        self.spaces.of(tenant)
+        job, admission = self._book.submit(request, self._clock(), tenant)
         if admission is Admission.MERGED:
             self.metrics.merges.inc()
         self._dispatch()
-        return self._book.get(job.fingerprint) or job, admission
+        return self._book.get(job.id) or job, admission
 
-    async def watch(self, fingerprint: str, waiter: str, after: int, wait_s: float) -> Job | None:
+    async def watch(self, name: JobId, waiter: str, after: int, wait_s: float) -> Job | None:
         """The job as soon as its seq is above `after`, or as it is after `wait_s` seconds."""
         deadline = self._clock() + wait_s
         while True:
             if waiter:
-                self._book.heard(fingerprint, waiter, self._clock())
-            job = self._book.get(fingerprint)
+                self._book.heard(name, waiter, self._clock())
+            job = self._book.get(name)
             left = deadline - self._clock()
             if job is None or job.seq > after or job.state.final or left <= 0:
                 return job
-            event = self._changes.setdefault(fingerprint, asyncio.Event())
+            event = self._changes.setdefault(name, asyncio.Event())
             try:
                 await asyncio.wait_for(event.wait(), left)
             except TimeoutError:
                 continue
 
-    def leave(self, fingerprint: str, waiter: str) -> None:
+    def leave(self, name: JobId, waiter: str) -> None:
         """A waiter goes; the last one takes the job with it."""
-        if self._book.leave(fingerprint, waiter, self._clock()):
+        if self._book.leave(name, waiter, self._clock()):
             # Out of the list at once: the same graph may be submitted again before it unwinds.
-            task = self._tasks.pop(fingerprint, None)
+            task = self._tasks.pop(name, None)
             if task is not None:
                 task.cancel()
-            self._changed(fingerprint)
-            self._count_end(fingerprint)
-
-    async def publish_front(self, record: FrontRecord) -> bool:
-        """Publish a front record, False when an artifact that it leads to is missing."""
-        return await self.shelf.publish_front(record)
+            self._changed(name)
+            self._count_end(name)
 
     def retry_after_s(self) -> float:
         """When a client that met a full queue may ask again: about when a slot comes free."""
@@ -131,47 +126,45 @@ class Coordinator:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._builds.close()
-        self.shelf.close()
+        for space in self.spaces:
+            await space.builds.close()
+            space.shelf.close()
 
     # -- running --------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        while len(self._tasks) < self._running_limit and not self._closing:
-            job = self._book.next(self._clock())
-            if job is None:
-                break
+        while not self._closing and (job := self._book.next(self._clock())) is not None:
             waited = self._clock() - job.submitted_at
             self._observe("queue", job.request.target, waited)
             task = asyncio.create_task(self._run(job), name=f"job-{job.fingerprint[:12]}")
-            self._tasks[job.fingerprint] = task
-            task.add_done_callback(partial(self._over, job.fingerprint))
+            self._tasks[job.id] = task
+            task.add_done_callback(partial(self._over, job.id))
         self._gauges()
 
     async def _run(self, job: Job) -> None:
         try:
             await self._compile(job)
         except TaskFailed as error:
-            self._fail(job.fingerprint, error.kind, error.message)
+            self._fail(job.id, error.kind, error.message)
         except (FusecError, CacheError) as error:
-            self._fail(job.fingerprint, kind_of(error), str(error))
+            self._fail(job.id, kind_of(error), str(error))
 
     async def _compile(self, job: Job) -> None:
-        request = job.request
-        self._move(job.fingerprint, JobState.LOWERING)
+        request, space = job.request, self.spaces.of(job.tenant)
+        self._move(job.id, JobState.LOWERING)
         async with self._timed("plan", request.target):
             planned = Planned.decode(await self._attempts.run(plan_task(request)))
-        self._move(job.fingerprint, JobState.COMPILING, len(planned.kernels))
-        binaries = await self._binaries(job.fingerprint, planned.kernels, request.target)
-        self._move(job.fingerprint, JobState.PUBLISHING)
+        self._move(job.id, JobState.COMPILING, len(planned.kernels))
+        binaries = await self._binaries(job.id, space, planned.kernels, request.target)
+        self._move(job.id, JobState.PUBLISHING)
         async with self._timed("assemble", request.target):
             manifest, blobs = await asyncio.to_thread(self.stages.assemble, planned.plan, binaries)
         async with self._timed("publish", request.target):
-            await self.shelf.publish(f"graph/{job.fingerprint}", manifest, blobs)
-        current = self._current(job.fingerprint)
+            await space.shelf.publish(f"graph/{job.fingerprint}", manifest, blobs)
+        current = self._current(job.id)
         self._book.done(current, self._clock())
-        self._changed(job.fingerprint)
-        self._count_end(job.fingerprint)
+        self._changed(job.id)
+        self._count_end(job.id)
         seconds = self._clock() - current.submitted_at
         log.info(
             "job %s done in %.2f s: %d kernels, %d more waited",
@@ -186,24 +179,24 @@ class Coordinator:
         self.metrics.seconds_saved.inc(seconds * current.merged)
 
     async def _binaries(
-        self, fingerprint: str, kernels: tuple[PlannedKernel, ...], target: Target
+        self, name: JobId, space: Space, kernels: tuple[PlannedKernel, ...], target: Target
     ) -> dict[str, bytes]:
         """All binaries by digest; what no cache has is built, shared with other jobs."""
         async with self._timed("lookup", target):
-            stored = await self.shelf.kernels([kernel.key for kernel in kernels])
+            stored = await space.shelf.kernels([kernel.key for kernel in kernels])
         binaries: dict[str, bytes] = {}
         missing: list[PlannedKernel] = []
         for kernel in kernels:
-            binary = stored.get(kernel.key) or self._builds.recent(kernel.key)
+            binary = stored.get(kernel.key) or space.builds.recent(kernel.key)
             if binary is None:
                 missing.append(kernel)
             else:
                 binaries[kernel.digest] = binary
         self.metrics.kernels.labels("stored").inc(len(binaries))
-        self.metrics.seconds_saved.inc(len(binaries) * self._builds.seconds.value)
-        self._progress(fingerprint, len(binaries))
+        self.metrics.seconds_saved.inc(len(binaries) * space.builds.seconds.value)
+        self._progress(name, len(binaries))
         # No await between the look at `recent` and the start: no build can end unseen.
-        flights = self._builds.start(missing, target)
+        flights = space.builds.start(missing, target)
         try:
             async with self._timed("build", target):
                 waits = {
@@ -217,64 +210,68 @@ class Coordinator:
                         if self._clock() - told >= PROGRESS_S:
                             told = self._clock()
                             done = sum(1 for future in waits if future.done())
-                            self._progress(fingerprint, len(kernels) - len(missing) + done)
+                            self._progress(name, len(kernels) - len(missing) + done)
                 finally:
                     for future in waits:
                         future.cancel()
                     await asyncio.gather(*waits, return_exceptions=True)
-            self._progress(fingerprint, len(kernels))
+            self._progress(name, len(kernels))
             binaries.update({kernel.digest: future.result() for future, kernel in waits.items()})
         finally:
-            self._builds.leave(flights)
+            space.builds.leave(flights)
         return binaries
 
     # -- the book -------------------------------------------------------------------------------
 
-    def _current(self, fingerprint: str) -> Job:
-        job = self._book.get(fingerprint)
+    def _current(self, name: JobId) -> Job:
+        job = self._book.get(name)
         assert job is not None, "a running job is in the book"
         return job
 
-    def _move(self, fingerprint: str, state: JobState, total: int | None = None) -> None:
-        self._book.put(self._current(fingerprint).to(state, kernels_total=total))
-        self._changed(fingerprint)
+    def _move(self, name: JobId, state: JobState, total: int | None = None) -> None:
+        self._book.put(self._current(name).to(state, kernels_total=total))
+        self._changed(name)
 
-    def _progress(self, fingerprint: str, done: int) -> None:
-        self._book.put(self._current(fingerprint).kernels(done))
-        self._changed(fingerprint)
+    def _progress(self, name: JobId, done: int) -> None:
+        self._book.put(self._current(name).kernels(done))
+        self._changed(name)
 
-    def _fail(self, fingerprint: str, kind: ErrorKind, message: str) -> None:
-        job = self._book.get(fingerprint)
+    def _fail(self, name: JobId, kind: ErrorKind, message: str) -> None:
+        job = self._book.get(name)
         if job is None or job.state.final:
             return
         log.warning(
-            "job %s failed: %s: %s", fingerprint[:12], kind, message, extra={"action": "fail"}
+            "job %s failed: %s: %s",
+            name.fingerprint[:12],
+            kind,
+            message,
+            extra={"action": "fail"},
         )
         self._book.fail(job, kind, message, self._clock())
-        self._changed(fingerprint)
-        self._count_end(fingerprint)
+        self._changed(name)
+        self._count_end(name)
 
-    def _over(self, fingerprint: str, task: asyncio.Task[None]) -> None:
+    def _over(self, name: JobId, task: asyncio.Task[None]) -> None:
         """A job's task has ended, in whatever way: the next one may run."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.error("a job was lost", exc_info=error, extra={"action": "lost"})
-        if self._tasks.get(fingerprint) is task:
-            del self._tasks[fingerprint]
+        if self._tasks.get(name) is task:
+            del self._tasks[name]
             self._fail(
-                fingerprint,
+                name,
                 ErrorKind.CANCELLED if task.cancelled() else ErrorKind.INTERNAL,
                 f"{type(error).__name__}: {error}" if error else "the job was stopped",
             )
         self._dispatch()
 
-    def _changed(self, fingerprint: str) -> None:
-        event = self._changes.pop(fingerprint, None)
+    def _changed(self, name: JobId) -> None:
+        event = self._changes.pop(name, None)
         if event is not None:
             event.set()
 
-    def _count_end(self, fingerprint: str) -> None:
-        job = self._current(fingerprint)
+    def _count_end(self, name: JobId) -> None:
+        job = self._current(name)
         self.metrics.jobs.labels(job.state.value).inc()
         self._gauges()
 

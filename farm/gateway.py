@@ -6,8 +6,8 @@
     GET    /healthz /readyz /metrics /
 
 It stands behind the cache service, which knows the users' tokens; its own token is the service's.
-The service says for which namespace a request is and which role its caller has. Each namespace has
-a coordinator of its own over the same pool: its queue, its store, its signatures.
+The service says for which namespace a request is, which is the tenant, and which role its caller
+has. A tenant has a store and signatures of its own, and its share of the one queue.
 
 A front record is the word of whoever submits it: that a Dynamo graph, which only the submitter has,
 leads to these artifacts by this recipe. The farm cannot derive it again, so it signs the records of
@@ -26,12 +26,13 @@ from typing import Final
 from cache.asgi import App, Receive, Request, Response, Scope, Send
 from cache.auth import ROLES, allows, role_of
 from cache.errors import CacheError, TooLarge
-from cache.key import require_namespace
 from cache.protocol import MSGPACK, NAMESPACE_HEADER, PATH_COMPILE, ROLE_HEADER, Value, pack
 from farm.config import FarmConfig
 from farm.coordinator import Coordinator
+from farm.job import JobId
 from farm.pool import TaskFailed
-from farm.queue import QueueFull
+from farm.quota import QueueFull
+from farm.spaces import Space, UnknownNamespace
 from fusec.artifact.fingerprint import Fingerprint, diff
 from fusec.errors import WireError
 from fusec.remote.jobs import FrontRecord
@@ -50,7 +51,6 @@ from fusec.remote.protocol import (
 
 log = logging.getLogger("fusec.farm")
 _JOB: Final = re.compile(re.escape(PATH_COMPILE) + "/([0-9a-f]{64})")
-MAX_NAMESPACES: Final = 256
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -63,46 +63,14 @@ class Refused(Exception):
         self.refusal = refusal
 
 
-class Farms:
-    """The coordinators, one a namespace; the default one is there from the start."""
-
-    def __init__(self, open_coordinator: Callable[[str], Coordinator], namespaces: bool) -> None:
-        self._open = open_coordinator
-        self._namespaces = namespaces
-        self._made = {"": open_coordinator("")}
-
-    @property
-    def default(self) -> Coordinator:
-        return self._made[""]
-
-    def of(self, namespace: str) -> Coordinator:
-        """A namespace's. Raises Refused where this farm has no other than the default."""
-        found = self._made.get(require_namespace(namespace))
-        if found is None:
-            if not self._namespaces or len(self._made) >= MAX_NAMESPACES:
-                text = f"this farm does not serve the namespace {namespace!r}"
-                raise Refused(404, Refusal("UnknownNamespace", text))
-            found = self._made[namespace] = self._open(namespace)
-        return found
-
-    async def close(self) -> None:
-        for coordinator in self._made.values():
-            await coordinator.close()
-
-
-def create_app(
-    config: FarmConfig, open_coordinator: Callable[[str], Coordinator], *, namespaces: bool = False
-) -> App:
-    """The application. `open_coordinator` makes that of a namespace, in the server's event loop.
-
-    namespaces: whether there are others than the default one.
-    """
-    running: list[Farms] = []
+def create_app(config: FarmConfig, open_coordinator: Callable[[], Coordinator]) -> App:
+    """The application; the coordinator is made in the server's event loop."""
+    running: list[Coordinator] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await receive()
-            running.append(Farms(open_coordinator, namespaces))
+            running.append(open_coordinator())
             await send({"type": "lifespan.startup.complete"})
             await receive()
             await running.pop().close()
@@ -114,17 +82,19 @@ def create_app(
     return app
 
 
-async def _answer(config: FarmConfig, farms: Farms, request: Request) -> Response:
-    farm = farms.default
+async def _answer(config: FarmConfig, farm: Coordinator, request: Request) -> Response:
     try:
-        return await _route(config, farms, request)
+        return await _route(config, farm, request)
     except Refused as error:
         return _refusal(error.status, error.refusal)
     except QueueFull as error:
         farm.metrics.submits.labels("full").inc()
-        seconds = farm.retry_after_s()
-        refusal = Refusal("QueueFull", str(error), retry_after_s=seconds)
-        return _refusal(429, refusal, (("retry-after", str(math.ceil(seconds))),))
+        farm.metrics.refused.labels(error.limit.value).inc()
+        hint = "wait and submit again; an operator may raise the limit (docs/farm.md)"
+        refusal = Refusal("QueueFull", str(error), hint, farm.retry_after_s())
+        return _refusal(429, refusal)
+    except UnknownNamespace as error:
+        return _refusal(404, Refusal("UnknownNamespace", str(error)))
     except TooLarge as error:
         return _refusal(413, Refusal("TooLarge", error.message))
     except (WireError, CacheError) as error:
@@ -134,23 +104,23 @@ async def _answer(config: FarmConfig, farms: Farms, request: Request) -> Respons
         return _refusal(503, Refusal(error.kind.value, error.message))
 
 
-async def _route(config: FarmConfig, farms: Farms, request: Request) -> Response:
-    farm = farms.default
+async def _route(config: FarmConfig, farm: Coordinator, request: Request) -> Response:
     if request.path.startswith(PATH_COMPILE):
         _authorise(config, request)
-        farm = farms.of(request.headers.get(NAMESPACE_HEADER, ""))
+        tenant = request.headers.get(NAMESPACE_HEADER, "")
+        space = farm.spaces.of(tenant)
         if request.path == SUBMIT_PATH and request.method == "POST":
-            return await _submit(config, farm, request)
+            return await _submit(config, farm, space, tenant, request)
         match = _JOB.fullmatch(request.path)
         if match is not None and request.method == "GET":
-            return await _poll(farm, request, match.group(1))
+            return await _poll(farm, request, JobId(tenant, match.group(1)))
         if match is not None and request.method == "DELETE":
-            return _cancel(farm, request, match.group(1))
+            return _cancel(farm, request, JobId(tenant, match.group(1)))
     elif request.method == "GET":
         if request.path == "/healthz":
             return Response(200, b"ok\n", _TEXT)
         if request.path == "/readyz":
-            ready = await farm.shelf.ready()
+            ready = await farm.spaces.default.shelf.ready()
             return Response(200 if ready else 503, b"ready\n" if ready else b"no store\n", _TEXT)
         if request.path == "/metrics":
             return Response(200, farm.metrics.render(), _TEXT)
@@ -159,22 +129,25 @@ async def _route(config: FarmConfig, farms: Farms, request: Request) -> Response
     raise Refused(404, Refusal("NotFound", f"no {request.method} {request.path[:100]} here"))
 
 
-async def _submit(config: FarmConfig, farm: Coordinator, request: Request) -> Response:
+async def _submit(
+    config: FarmConfig, farm: Coordinator, space: Space, tenant: str, request: Request
+) -> Response:
     body = await request.body(MAX_SUBMIT)
     submitted = await asyncio.to_thread(decode_submit, body)
     if isinstance(submitted, FrontRecord):
         _check_vouches(config, farm, request)
-        return await _publish_front(farm, submitted)
+        return await _publish_front(farm, space, submitted)
     await _check_fingerprint(farm, submitted)
-    job = farm.find(submitted.fingerprint)
+    name = JobId(tenant, submitted.fingerprint)
+    job = farm.find(name)
     if job is None or job.state.final:
         # Not in flight: after a restart of the gateway, or long ago, it may have been published.
-        if await farm.shelf.has(f"graph/{submitted.fingerprint}"):
+        if await space.shelf.has(f"graph/{submitted.fingerprint}"):
             farm.metrics.submits.labels("stored").inc()
             return _status(200, JobStatus(submitted.fingerprint, JobState.DONE, seq=1))
         if job is not None and job.state is JobState.DONE:
-            farm.drop(submitted.fingerprint)
-    job, admission = farm.submit(submitted)
+            farm.drop(name)
+    job, admission = farm.submit(tenant, submitted)
     farm.metrics.submits.labels(admission.value).inc()
     log.info("submit %s: %s", job.fingerprint[:12], admission, extra={"action": "submit"})
     return _status(202, job.status(farm.position(job)))
@@ -205,31 +178,31 @@ def _check_vouches(config: FarmConfig, farm: Coordinator, request: Request) -> N
     raise Refused(403, Refusal(FRONT_REFUSED, text, hint))
 
 
-async def _publish_front(farm: Coordinator, record: FrontRecord) -> Response:
+async def _publish_front(farm: Coordinator, space: Space, record: FrontRecord) -> Response:
     farm.metrics.submits.labels("front").inc()
-    if not await farm.publish_front(record):
+    if not await space.shelf.publish_front(record):
         text = "an artifact that this front record leads to is not in the store"
         raise Refused(409, Refusal("MissingPart", text))
     return Response(200, pack({"published": True}))
 
 
-async def _poll(farm: Coordinator, request: Request, fingerprint: str) -> Response:
+async def _poll(farm: Coordinator, request: Request, name: JobId) -> Response:
     params = _params(request)
     waiter = params.get("waiter", "")
     if waiter and not is_waiter(waiter):
         raise WireError("the waiter's name is not 1 to 64 letters, digits, - or _")
     wait_s = min(_number(params, "wait"), MAX_WAIT_S)
-    job = await farm.watch(fingerprint, waiter, int(_number(params, "after")), wait_s)
+    job = await farm.watch(name, waiter, int(_number(params, "after")), wait_s)
     if job is None:
         raise Refused(404, Refusal("UnknownJob", "no such job here: submit it again"))
     return _status(200, job.status(farm.position(job)))
 
 
-def _cancel(farm: Coordinator, request: Request, fingerprint: str) -> Response:
+def _cancel(farm: Coordinator, request: Request, name: JobId) -> Response:
     waiter = _params(request).get("waiter", "")
     if not is_waiter(waiter):
         raise WireError("a cancel must name its waiter: ?waiter=ID")
-    farm.leave(fingerprint, waiter)
+    farm.leave(name, waiter)
     return Response(200, pack({}))
 
 
@@ -259,8 +232,11 @@ def _status(status: int, job: JobStatus) -> Response:
     return Response(status, pack(job.to_wire()))
 
 
-def _refusal(status: int, refusal: Refusal, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+def _refusal(status: int, refusal: Refusal) -> Response:
     body: dict[str, Value] = refusal.to_wire()
+    headers: tuple[tuple[str, str], ...] = ()
+    if refusal.retry_after_s is not None:
+        headers = (("retry-after", str(math.ceil(refusal.retry_after_s))),)
     return Response(status, pack(body), MSGPACK, headers)
 
 

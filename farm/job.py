@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
-from fusec.remote.protocol import FarmJob, JobError, JobState, JobStatus
+from farm.queue import Share
+from fusec.remote.protocol import FarmJob, JobError, JobState, JobStatus, Priority
 
 _NEXT: Final[Mapping[JobState, frozenset[JobState]]] = {
     JobState.QUEUED: frozenset({JobState.LOWERING, JobState.DONE, JobState.FAILED}),
@@ -29,9 +30,16 @@ class IllegalTransition(Exception):
     """A bug in the farm: a job was to go where no job may go."""
 
 
+class JobId(NamedTuple):
+    """What a job is known by: tenants share nothing, so one graph of two tenants is two jobs."""
+
+    tenant: str
+    fingerprint: str
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One graph at the farm. Times are seconds of the farm's clock.
+    """One graph of a tenant at the farm. Times are seconds of the farm's clock.
 
     ``waiters`` maps the name of each client that waits to when it was last heard of. ``merged``
     counts submits that joined this job instead of compiling. ``seq`` grows with every change that
@@ -40,6 +48,7 @@ class Job:
 
     request: FarmJob
     submitted_at: float
+    tenant: str = ""
     state: JobState = JobState.QUEUED
     seq: int = 1
     kernels_done: int = 0
@@ -53,6 +62,15 @@ class Job:
     @property
     def fingerprint(self) -> str:
         return self.request.fingerprint
+
+    @property
+    def id(self) -> JobId:
+        return JobId(self.tenant, self.request.fingerprint)
+
+    @property
+    def share(self) -> Share:
+        """Whose share of the farm it takes: that of the training job which asked first."""
+        return Share(self.tenant, self.request.training_job)
 
     @property
     def last_heard(self) -> float:
@@ -84,10 +102,15 @@ class Job:
         others = tuple(item for item in self.waiters if item[0] != waiter)
         return replace(self, waiters=(*others, (waiter, now)))
 
-    def joined(self, waiter: str, now: float) -> Job:
-        """A submit of the same graph; one more merge if it came from another client."""
+    def joined(self, waiter: str, now: float, priority: Priority = Priority.BACKGROUND) -> Job:
+        """A submit of the same graph, which counts as urgent as the most urgent one; one more
+        merge if it came from another client."""
         known = any(name == waiter for name, _ in self.waiters)
-        return replace(self.heard(waiter, now), merged=self.merged + (0 if known else 1))
+        request = self.request
+        if priority > request.priority:
+            request = replace(request, priority=priority)
+        merged = self.merged + (0 if known else 1)
+        return replace(self.heard(waiter, now), request=request, merged=merged)
 
     def left(self, waiter: str) -> Job:
         """`waiter` waits no more."""

@@ -11,6 +11,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, generate_latest
 
 from cache.series import Catalogue
+from farm.quota import Full
 from farm.retry import ErrorKind
 
 _SECONDS: Final = (
@@ -45,6 +46,11 @@ class FarmMetrics:
             "fusec_farm_submits",
             "Submits: queued, merged, known, stored (the artifact exists), full, refused, front.",
             {"outcome": SUBMITS},
+        )
+        self.refused = make.counter(
+            "fusec_farm_refused",
+            "Submits that met a limit, by whose it is.",
+            {"limit": Full},
         )
         self.jobs = make.counter(
             "fusec_farm_jobs", "Jobs that ended.", {"state": ("done", "failed")}

@@ -20,10 +20,12 @@ from farm.config import FarmConfig
 from farm.coordinator import Coordinator
 from farm.devices import detected
 from farm.gateway import create_app
+from farm.kernels import KernelBuilds
 from farm.memory_pool import MemoryPool
 from farm.metrics import FarmMetrics
 from farm.pool import Pool, Runner
 from farm.shelf import Shelf
+from farm.spaces import Space, Spaces
 from farm.workers import FusecStages, Stages, run, warm_task
 from fusec import __version__
 from fusec.artifact.fingerprint import toolchain, torch_version
@@ -70,23 +72,27 @@ def open_app(
         key = SigningKey.read(Path(config.signing_key))
     others = read_trusted(Path(config.trusted_keys)) if config.trusted_keys else ()
 
-    def open_coordinator(namespace: str) -> Coordinator:
-        attempts = Attempts(pool, metrics, config.task_s)
+    attempts = Attempts(pool, metrics, config.task_s)
+
+    def open_space(namespace: str) -> Space:
         kept = open_namespace(namespace) if namespace and open_namespace is not None else store
         signer = None if key is None else Signer(key, compiler_name(), namespace)
         trust = OWN_STORE if key is None else signed_by((key.public, *others), namespace)
+        shelf = Shelf(kept, attempts, signer=signer, trust=trust, clock=clock)
+        return Space(shelf, KernelBuilds(attempts, shelf.keep_kernel, metrics, clock=clock))
+
+    def open_coordinator() -> Coordinator:
         return Coordinator(
             pool,
-            Shelf(kept, attempts, signer=signer, trust=trust, clock=clock),
+            Spaces(open_space, named=open_namespace is not None),
             attempts,
             stages or FusecStages(),
             metrics,
             limits=config.limits(),
-            running=config.running_limit,
             clock=clock,
         )
 
-    return create_app(config, open_coordinator, namespaces=open_namespace is not None)
+    return create_app(config, open_coordinator)
 
 
 def compiler_name() -> str:

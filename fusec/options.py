@@ -7,6 +7,7 @@ This module is the only reader of ``FUSEC_*`` variables on the client. A field m
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,6 +16,15 @@ from typing import Any, Final
 from fusec.errors import OptionsError
 
 POLICIES: Final = ("wait", "async", "require", "off")
+JOB_NAME: Final = re.compile(r"[0-9A-Za-z_.:/-]{0,64}")
+SCHEDULERS: Final = (
+    "SLURM_JOB_ID",
+    "LSB_JOBID",
+    "PBS_JOBID",
+    "RAY_JOB_ID",
+    "TORCHELASTIC_RUN_ID",
+)
+"""Variables that name the training job for all its ranks, the first that is set counts."""
 MODES: Final = ("default", "reduce-overhead", "max-autotune")
 
 
@@ -47,6 +57,12 @@ class Options:
     )
     namespace: str = _option(
         "", key=False, help="the part of the service that this job uses; empty is the default one"
+    )
+    job: str = _option(
+        "",
+        key=False,
+        help="name of the training job, whose ranks have one share of the farm; by default the"
+        " scheduler's (Slurm, LSF, PBS, Ray, torchrun)",
     )
     trusted_keys: Path | None = _option(
         None, key=False, help="file of the public keys whose artifacts are used from the remote"
@@ -86,6 +102,11 @@ class Options:
             raise OptionsError(f"policy {self.policy!r} is unknown", hint=f"use one of {POLICIES}")
         if self.mode not in MODES:
             raise OptionsError(f"mode {self.mode!r} is unknown", hint=f"use one of {MODES}")
+        if not JOB_NAME.fullmatch(self.job):
+            raise OptionsError(
+                f"job {self.job!r:.80} is no name of a job",
+                hint="use up to 64 letters, digits, - _ . : or /",
+            )
 
     @classmethod
     def from_env(
@@ -106,6 +127,7 @@ class Options:
                 names = ", ".join(sorted(known))
                 raise OptionsError(f"there is no option {name!r}", hint=f"the options are {names}")
             values[name] = _parse(name, str(known[name].type), value)
+        values.setdefault("job", _scheduler_job(env))
         values.setdefault("cache_dir", known["cache_dir"].default)
         values["cache_dir"] = Path(str(values["cache_dir"])).expanduser()
         return cls(**values)  # type: ignore[arg-type]
@@ -118,6 +140,15 @@ class Options:
     def key_entries(self) -> dict[str, object]:
         """The options that change an artifact, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.metadata["key"]}
+
+
+def _scheduler_job(env: Mapping[str, str]) -> str:
+    """What the scheduler calls the training job, in the letters of a job's name."""
+    for variable in SCHEDULERS:
+        name = env.get(variable, "")
+        if name and name != "none":  # torchrun's word for a run without an id
+            return re.sub(r"[^0-9A-Za-z_.:/-]", "_", name)[:64]
+    return ""
 
 
 def _parse(name: str, kind: str, value: object) -> object:

@@ -66,11 +66,14 @@ def run(arguments: argparse.Namespace) -> int:
     target = target_from(arguments.target)
     make = subject.imported(arguments.function)
     from fusec.prewarm import prewarm
+    from fusec.remote.protocol import Priority
     from fusec.remote.resolve import Resolver
     from fusec.trace import Recorder
 
     recorder = Recorder()
-    resolver = None if arguments.keys_only else Resolver.open(options, recorder)
+    resolver = None
+    if not arguments.keys_only:
+        resolver = Resolver.open(options, recorder, priority=Priority.PREWARM)
     console = Console(stderr=True)
     try:
         with console.status("capturing", spinner="line") as status:

@@ -13,35 +13,50 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Final
 
 from cache.errors import CacheError
 from cache.protocol import Value, pack, unpack
 from fusec.artifact.fingerprint import Fingerprint
 from fusec.errors import FusecError, WireError
-from fusec.options import Options, Target
+from fusec.options import JOB_NAME, Options, Target
 from fusec.remote.jobs import HEX64, MAX_RECORD, FrontRecord
 
-COMPILE_VERSION: Final = 1
+COMPILE_VERSION: Final = 2
 SUBMIT_PATH: Final = "/v1/compile/submit"
 MAX_GRAPH: Final = 60 << 20
 MAX_SUBMIT: Final = 64 << 20
 MAX_STATUS: Final = 64 << 10
 MAX_MESSAGE: Final = 4096
 MAX_WAIT_S: Final = 60.0
-PRIORITIES: Final = range(10)
 FRONT_REFUSED: Final = "FrontNotTrusted"  # the kind of the refusal of a front record by role
-WAITING: Final = 5  # the priority of a job that a client waits for; a prewarm is below it
 _WAITER: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 _COUNT: Final = range(1 << 31)
 _SUBMIT: Final = frozenset({"v", "kind", "body"})
 _GRAPH: Final = frozenset(
-    {"fingerprint", "fingerprint_entries", "graph", "target", "options", "priority", "waiter"}
+    {
+        "fingerprint",
+        "fingerprint_entries",
+        "graph",
+        "target",
+        "options",
+        "priority",
+        "training_job",
+        "waiter",
+    }
 )
 _STATUS: Final = frozenset(
     {"v", "fingerprint", "state", "kernels_done", "kernels_total", "position", "seq", "error"}
 )
+
+
+class Priority(IntEnum):
+    """How urgent a job is; the higher goes first."""
+
+    BACKGROUND = 0  # nobody asked for it: the farm makes something better
+    PREWARM = 1  # wanted later
+    WAITING = 2  # a client waits
 
 
 class JobState(StrEnum):
@@ -65,7 +80,8 @@ class FarmJob:
 
     ``fingerprint`` and ``entries`` are the client's claim; the farm computes both again. Only the
     options that enter the key are sent. ``waiter`` is a random name of the client process, so that
-    a submit may be repeated and a cancel takes back only its own interest.
+    a submit may be repeated and a cancel takes back only its own interest. ``training_job`` names
+    what the client belongs to: all ranks of one training job have one share of the farm.
     """
 
     fingerprint: str
@@ -74,7 +90,8 @@ class FarmJob:
     target: Target
     options: Options
     waiter: str
-    priority: int = WAITING
+    priority: Priority = Priority.WAITING
+    training_job: str = ""
 
     def encode(self) -> bytes:
         """The bytes of a submit. Raises WireError for a graph over MAX_GRAPH."""
@@ -93,7 +110,8 @@ class FarmJob:
             "graph": self.graph,
             "target": {**self.target.to_wire()},
             "options": options_to_wire(self.options),
-            "priority": self.priority,
+            "priority": int(self.priority),
+            "training_job": self.training_job,
             "waiter": self.waiter,
         }
         return {"v": COMPILE_VERSION, "kind": "graph", "body": body}
@@ -217,9 +235,13 @@ def _farm_job(body: Mapping[str, object]) -> FarmJob:
         raise WireError(f"the graph is no bytes or over {MAX_GRAPH} bytes")
     if not is_waiter(waiter):
         raise WireError("the waiter's name is not 1 to 64 letters, digits, - or _")
-    priority = _count(body["priority"], "priority")
-    if priority not in PRIORITIES:
-        raise WireError(f"priority {priority} is not within 0 and {PRIORITIES[-1]}")
+    training_job = body["training_job"]
+    if not isinstance(training_job, str) or not JOB_NAME.fullmatch(training_job):
+        raise WireError("the training job's name is not up to 64 letters, digits, - _ . : or /")
+    try:
+        priority = Priority(_count(body["priority"], "priority"))
+    except ValueError as error:
+        raise WireError(f"priority {body['priority']!r:.40} is not within 0 and 2") from error
     if not isinstance(body["target"], dict) or not isinstance(body["options"], dict):
         raise WireError("target and options must be maps")
     try:
@@ -231,7 +253,14 @@ def _farm_job(body: Mapping[str, object]) -> FarmJob:
         raise WireError(f"a submit's target or options make no sense: {error.message}") from error
     entries = Fingerprint.from_wire(body["fingerprint_entries"]).entries
     return FarmJob(
-        _fingerprint(body["fingerprint"]), entries, graph, target, options, str(waiter), priority
+        _fingerprint(body["fingerprint"]),
+        entries,
+        graph,
+        target,
+        options,
+        str(waiter),
+        priority,
+        training_job,
     )
 
 

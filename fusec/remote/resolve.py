@@ -29,6 +29,7 @@ from fusec.remote.jobs import FrontRecord, GraphJob
 from fusec.remote.journal import Journal
 from fusec.remote.notices import Notices
 from fusec.remote.progress import Progress, terminal_progress
+from fusec.remote.protocol import Priority
 from fusec.remote.ticket import CompileLocal, Means, Ticket
 from fusec.remote.tidy import tidy_beside
 from fusec.remote.tiers import FrontFound, Source, Tiers
@@ -44,7 +45,7 @@ class Resolver:
 
     local: this user's store on disk. remote: the cache service, None for none. trust: whose
     artifacts of the remote are used. Warnings are given once per resolver and cause.
-    compile_local: the compiler, loaded on its first use by default.
+    compile_local: the compiler, loaded on its first use by default. priority: of jobs at the farm.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Resolver:
         compile_local: CompileLocal | None = None,
         progress: Progress | None = None,
         journal: Journal | None = None,
+        priority: Priority = Priority.WAITING,
     ) -> None:
         self._journal = journal or Journal(None)
         self._notices = Notices(recorder)
@@ -75,13 +77,19 @@ class Resolver:
             progress or terminal_progress(options.progress),
             compile_local or _default_compiler,
             self._journal,
+            priority,
         )
         self._lock = threading.Lock()
         self._in_flight: dict[str, Ticket] = {}
 
     @classmethod
     def open(
-        cls, options: Options, recorder: Recorder, *, compile_local: CompileLocal | None = None
+        cls,
+        options: Options,
+        recorder: Recorder,
+        *,
+        compile_local: CompileLocal | None = None,
+        priority: Priority = Priority.WAITING,
     ) -> Resolver:
         """A resolver over the store in ``options.cache_dir`` and the service at ``options.remote``.
 
@@ -112,6 +120,7 @@ class Resolver:
             trust=trust,
             compile_local=compile_local,
             journal=Journal(folder),
+            priority=priority,
         )
         if options.remote and not believes:
             resolver._notices.fault(

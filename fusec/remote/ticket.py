@@ -17,7 +17,7 @@ from fusec.remote.jobs import GraphJob
 from fusec.remote.journal import Journal
 from fusec.remote.notices import UNREACHABLE, Notices
 from fusec.remote.progress import Progress
-from fusec.remote.protocol import FarmJob, JobStatus
+from fusec.remote.protocol import FarmJob, JobStatus, Priority
 from fusec.remote.tiers import Source, Tiers
 from fusec.trace import Recorder
 
@@ -34,7 +34,8 @@ class CompileLocal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a ticket works with; the same for all tickets of a resolver. ``farm`` None is none."""
+    """What a ticket works with; the same for all tickets of a resolver. ``farm`` None is none;
+    ``priority`` is that of jobs at it."""
 
     tiers: Tiers
     farm: FarmClient | None
@@ -44,6 +45,7 @@ class Means:
     progress: Progress
     compile_local: CompileLocal
     journal: Journal
+    priority: Priority = Priority.WAITING
 
     def compile_here(self, job: GraphJob, reason: FusecError | None) -> Found:
         """Compile in this process. Raises PolicyError under `require`, CompilerError."""
@@ -158,6 +160,8 @@ class Ticket:
             job.target,
             self._means.options,
             farm.waiter,
+            self._means.priority,
+            self._means.options.job,
         )
         try:
             with self._means.recorder.span("submit"):

@@ -2,10 +2,11 @@
 
 import pytest
 
-from farm.book import Admission, JobBook, Limits
-from farm.queue import QueueFull
+from farm.book import Admission, JobBook
+from farm.job import JobId
+from farm.quota import Full, Limits, QueueFull, Quota
 from farm.retry import ErrorKind
-from fusec.remote.protocol import JobState
+from fusec.remote.protocol import JobState, Priority
 from tests.farm.tiny_stages import farm_job
 
 
@@ -24,7 +25,7 @@ def test_one_job_however_many_submit() -> None:
     assert book.queued == 1
     taken = book.next(1.0)
     assert taken is not None
-    assert taken.fingerprint == first.fingerprint
+    assert taken.id == first.id
     assert book.next(1.0) is None
 
 
@@ -72,7 +73,7 @@ def test_passing_trouble_is_not_remembered() -> None:
     job, _ = book.submit(farm_job("t.a"), 0.0)
     book.next(0.0)
     book.fail(job, ErrorKind.STORE_UNREACHABLE, "no store", 1.0)
-    assert book.get(job.fingerprint) is not None, "those who poll must learn of it"
+    assert book.get(job.id) is not None, "those who poll must learn of it"
     assert book.submit(farm_job("t.a"), 1.0)[1] is Admission.QUEUED
 
 
@@ -80,10 +81,10 @@ def test_the_last_waiter_takes_the_job_along() -> None:
     book = _book()
     job, _ = book.submit(farm_job("t.a", waiter="a"), 0.0)
     book.submit(farm_job("t.a", waiter="b"), 0.0)
-    assert not book.leave(job.fingerprint, "a", 1.0)
-    assert not book.leave(job.fingerprint, "stranger", 1.0)
-    assert book.leave(job.fingerprint, "b", 1.0)
-    ended = book.get(job.fingerprint)
+    assert not book.leave(job.id, "a", 1.0)
+    assert not book.leave(job.id, "stranger", 1.0)
+    assert book.leave(job.id, "b", 1.0)
+    ended = book.get(job.id)
     assert ended is not None
     assert ended.state is JobState.FAILED
     assert book.next(2.0) is None
@@ -92,12 +93,12 @@ def test_the_last_waiter_takes_the_job_along() -> None:
 def test_a_job_nobody_asks_for_is_not_run() -> None:
     book = _book()
     job, _ = book.submit(farm_job("t.a"), 0.0)
-    warm, _ = book.submit(farm_job("t.prewarm", priority=1), 0.0)
+    warm, _ = book.submit(farm_job("t.prewarm", priority=Priority.PREWARM), 0.0)
     asked, _ = book.submit(farm_job("t.b"), 0.0)
-    book.heard(asked.fingerprint, "w", 90.0)
+    book.heard(asked.id, "w", 90.0)
     taken = [book.next(100.0), book.next(100.0)]
-    assert [t.fingerprint for t in taken if t] == [asked.fingerprint, warm.fingerprint]
-    gone = book.get(job.fingerprint)
+    assert {t.id for t in taken if t} == {asked.id, warm.id}
+    gone = book.get(job.id)
     assert gone is not None
     assert gone.error is not None
     assert gone.error.kind == "abandoned"
@@ -112,6 +113,80 @@ def test_ended_jobs_are_bounded() -> None:
             book.put(job.to(JobState.LOWERING).to(JobState.COMPILING).to(JobState.PUBLISHING)), 0.0
         )
     book.forget(1.0)
-    assert sum(book.get(farm_job(f"t.n{n}").fingerprint) is not None for n in range(200)) <= 64
+    assert (
+        sum(book.get(JobId("", farm_job(f"t.n{n}").fingerprint)) is not None for n in range(200))
+        <= 64
+    )
     book.forget(61.0)
-    assert book.get(farm_job("t.n199").fingerprint) is None
+    assert book.get(JobId("", farm_job("t.n199").fingerprint)) is None
+
+
+def _run(book: JobBook, tenant: str, *names: str, now: float = 0.0) -> None:
+    for name in names:
+        book.submit(farm_job(name), now, tenant)
+
+
+def test_one_graph_of_two_tenants_is_two_jobs() -> None:
+    book = _book()
+    _run(book, "one", "t.a")
+    _run(book, "two", "t.a")
+    assert [book.next(0.0), book.next(0.0)] != [None, None]
+    assert {job.tenant for job in book.in_work()} == {"one", "two"}
+    assert book.get(JobId("", farm_job("t.a").fingerprint)) is None
+
+
+def test_a_tenant_that_fills_its_quota_leaves_room_for_others() -> None:
+    book = JobBook(Limits(queued=4, quota=Quota(queued=2)))
+    _run(book, "greedy", "t.a", "t.b")
+    with pytest.raises(QueueFull, match="'greedy'") as caught:
+        _run(book, "greedy", "t.c")
+    assert caught.value.limit is Full.TENANT
+    _run(book, "other", "t.a", "t.b")
+    with pytest.raises(QueueFull) as caught:
+        _run(book, "third", "t.a")
+    assert caught.value.limit is Full.FARM
+
+
+def test_graphs_are_held_up_to_a_limit_of_bytes() -> None:
+    size = len(farm_job("t.a").graph)
+    book = JobBook(Limits(held_bytes=4 * size))
+    _run(book, "one", "t.a", "t.b")
+    with pytest.raises(QueueFull) as caught:
+        _run(book, "one", "t.c")
+    assert caught.value.limit is Full.TENANT_BYTES
+    job = book.next(0.0)
+    assert job is not None
+    book.fail(job, ErrorKind.INTERNAL, "over", 0.0)
+    _run(book, "one", "t.c")
+    assert book.queued == 2
+
+
+def test_running_quotas_and_a_place_for_whoever_has_none() -> None:
+    limits = Limits(running=2, tenants={"small": Quota(running=1)})
+    book = JobBook(limits)
+    _run(book, "small", "t.a", "t.b")
+    _run(book, "big", "t.a", "t.b", "t.c")
+    taken = [book.next(0.0), book.next(0.0), book.next(0.0)]
+    assert [job.tenant if job else None for job in taken] == ["small", "big", None]
+    _run(book, "new", "t.a", "t.b")
+    newcomer = book.next(0.0)
+    assert newcomer is not None
+    assert newcomer.tenant == "new", "it does not wait for the jobs of others"
+    assert book.next(0.0) is None, "but one job is all it gets beyond the limit"
+    book.fail(newcomer, ErrorKind.INTERNAL, "over", 0.0)
+    again = book.next(0.0)
+    assert again is not None
+    assert again.tenant == "new"
+
+
+def test_a_client_that_joins_a_prewarm_hurries_it() -> None:
+    book = JobBook(Limits(running=1))
+    book.submit(farm_job("t.warm1", priority=Priority.PREWARM), 0.0)
+    warm, _ = book.submit(farm_job("t.warm2", priority=Priority.PREWARM), 0.0)
+    asked, _ = book.submit(farm_job("t.asked"), 0.0)
+    assert book.position(warm.id) == 2
+    book.submit(farm_job("t.warm2", waiter="client"), 0.0)
+    assert book.position(warm.id) == 1
+    first = book.next(0.0)
+    assert first is not None
+    assert first.id == asked.id

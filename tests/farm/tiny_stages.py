@@ -26,7 +26,7 @@ from fusec.ir.graph import Graph, Node, Ref, TensorType
 from fusec.ir.wire import graph_from_bytes, graph_to_bytes
 from fusec.options import Options, Target
 from fusec.remote.jobs import GraphJob
-from fusec.remote.protocol import FarmJob
+from fusec.remote.protocol import FarmJob, Priority
 from fusec.trace import Recorder
 
 TARGET = Target("cpu", "x86-64-v3")
@@ -129,7 +129,12 @@ def graph_job(*names: str, options: Options | None = None) -> GraphJob:
     return GraphJob(graph, data, fingerprint, TARGET, "test graph")
 
 
-def farm_job(*names: str, waiter: str = "w", priority: int = 5) -> FarmJob:
+def farm_job(
+    *names: str,
+    waiter: str = "w",
+    priority: Priority = Priority.WAITING,
+    training_job: str = "",
+) -> FarmJob:
     """What the farm receives of it."""
     job = graph_job(*names)
     return FarmJob(
@@ -140,6 +145,7 @@ def farm_job(*names: str, waiter: str = "w", priority: int = 5) -> FarmJob:
         Options(),
         waiter,
         priority,
+        training_job,
     )
 
 

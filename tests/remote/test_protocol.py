@@ -18,6 +18,7 @@ from fusec.remote.protocol import (
     JobError,
     JobState,
     JobStatus,
+    Priority,
     Refusal,
     decode_submit,
     front_to_wire,
@@ -30,7 +31,10 @@ STATUS = JobStatus(HEX, JobState.FAILED, 7, 3, 9, 1, JobError("compile_error", "
 
 
 def test_a_job_survives_the_wire() -> None:
-    job = replace(farm_job("t.a", priority=3), options=Options(fusion=False, mode="max-autotune"))
+    job = replace(
+        farm_job("t.a", priority=Priority.PREWARM, training_job="run/7"),
+        options=Options(fusion=False, mode="max-autotune"),
+    )
     read = decode_submit(job.encode())
     assert isinstance(read, FarmJob)
     assert read.options.key_entries() == job.options.key_entries()
@@ -78,14 +82,16 @@ def test_absent_parts_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("where", "value"),
     [
-        (("v",), 2),
+        (("v",), 1),
         (("kind",), "pickle"),
         (("extra",), 1),
         (("body", "extra"), 1),
         (("body", "graph"), "text"),
         (("body", "fingerprint"), "A" * 64),
-        (("body", "priority"), 10),
+        (("body", "priority"), 3),
         (("body", "priority"), True),
+        (("body", "training_job"), "a b"),
+        (("body", "training_job"), "a" * 65),
         (("body", "waiter"), ""),
         (("body", "target"), {"device": "cpu"}),
         (("body", "options"), {}),
