@@ -2,6 +2,9 @@
 
 A reader never sees half an artifact: an entry whose manifest does not verify or whose blobs are not
 all there is a miss, and the next `publish` under its key heals it.
+
+A key never changes its bytes silently. `replace` does it in the open: for a better tier, by compare
+and swap with the entry that the writer has seen.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from cache.errors import (
     Corrupt,
     MissingBlobs,
     NewerVersion,
+    NotBetter,
     ProtocolError,
     Revoked,
     TooLarge,
@@ -27,7 +31,7 @@ from cache.errors import (
 )
 from cache.manifest import Manifest
 from cache.seal import Seal
-from cache.store import Blobs, Store, get_blobs
+from cache.store import Blobs, Store, SwapStore, get_blobs
 from cache.trust import OWN_STORE, Trust
 
 
@@ -56,6 +60,12 @@ class Found:
     blobs: dict[str, bytes]
     seal: Seal | None = None
 
+    @property
+    def version(self) -> str:
+        """The digest of its entry's bytes, by which `replace` knows it."""
+        data = self.manifest.encode()
+        return digest(data if self.seal is None else self.seal.wrap(data))
+
 
 def publish(
     store: Store,
@@ -75,20 +85,51 @@ def publish(
     seal: of this manifest under this key; the entry is unsigned without.
     Raises ProtocolError if `blobs` are not what `manifest` names, or what the store raises.
     """
-    _check_match(key, manifest, blobs)
-    data = manifest.encode()
-    if seal is not None:
-        data = seal.wrap(data)
-    _put_blobs(store, manifest, blobs)
-    try:
-        written = store.put_entry(key, data)
-    except MissingBlobs:
-        # A collector took a blob between the question and the entry: all of them once more.
-        _put_blobs(store, manifest, blobs, assume_absent=True)
-        written = store.put_entry(key, data)
-    if written:
+    data = _encode(key, manifest, blobs, seal)
+    if _write(store, manifest, blobs, lambda: store.put_entry(key, data)):
         return manifest
     return _replace_unless_good(store, key, data, trust) or manifest
+
+
+def replace(
+    store: SwapStore,
+    key: str,
+    manifest: Manifest,
+    blobs: Mapping[str, bytes],
+    expected: str,
+    *,
+    seal: Seal | None = None,
+    trust: Trust = OWN_STORE,
+) -> bool:
+    """Put a better artifact in the place of the one of that version (`Found.version`).
+
+    False when another version stands by now, or none: somebody else was faster, or the entry was
+    removed. Raises NotBetter for a tier that is not above that of what stands, ProtocolError if
+    `blobs` are not what `manifest` names, or what the store raises.
+    """
+    data = _encode(key, manifest, blobs, seal)
+    standing = store.get_entry(key)
+    if standing is not None and digest(standing) == expected:
+        check_better(key, manifest, good_manifest(key, standing, trust))
+    return _write(store, manifest, blobs, lambda: store.swap_entry(key, expected, data))
+
+
+def check_better(key: str, manifest: Manifest, standing: Manifest | None) -> None:
+    """Raise NotBetter unless a manifest may take the place of one that is good."""
+    if standing is not None and manifest.tier <= standing.tier:
+        text = f"tier {manifest.tier} does not replace tier {standing.tier} under {key[:24]}…"
+        raise NotBetter(text)
+
+
+def good_manifest(key: str, data: bytes, trust: Trust) -> Manifest | None:
+    """The manifest of an entry's bytes, or None where anything may take its place: it is damaged
+    or not to be trusted. Raises NewerVersion: what this side cannot judge stays."""
+    try:
+        return open_entry(key, data, trust)[0]
+    except NewerVersion:
+        raise
+    except (Corrupt, ProtocolError, TooLarge, Untrusted):
+        return None
 
 
 def put_entry_over(store: Store, key: str, data: bytes, trust: Trust) -> None:
@@ -197,15 +238,33 @@ def _replace_unless_good(store: Store, key: str, data: bytes, trust: Trust) -> M
     standing_bytes = store.get_entry(key)
     if standing_bytes is not None:
         try:
-            standing, _ = open_entry(key, standing_bytes, trust)
+            standing = good_manifest(key, standing_bytes, trust)
         except NewerVersion:
             return None
-        except (Corrupt, ProtocolError, TooLarge, Untrusted):
-            standing = None
         if standing is not None and not _absent(store, standing):
             return standing
     store.replace_entry(key, data)
     return None
+
+
+def _encode(key: str, manifest: Manifest, blobs: Mapping[str, bytes], seal: Seal | None) -> bytes:
+    """The entry of an artifact whose blobs are what its manifest names."""
+    _check_match(key, manifest, blobs)
+    data = manifest.encode()
+    return data if seal is None else seal.wrap(data)
+
+
+def _write(
+    store: Store, manifest: Manifest, blobs: Mapping[str, bytes], entry: Callable[[], bool]
+) -> bool:
+    """Blobs, then the entry."""
+    _put_blobs(store, manifest, blobs)
+    try:
+        return entry()
+    except MissingBlobs:
+        # A collector took a blob between the question and the entry: all of them once more.
+        _put_blobs(store, manifest, blobs, assume_absent=True)
+        return entry()
 
 
 def _check_match(key: str, manifest: Manifest, blobs: Mapping[str, bytes]) -> None:

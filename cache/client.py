@@ -150,6 +150,11 @@ class CacheClient:
         """See `Store`. Raises MissingBlobs if the service lacks a blob that it names."""
         self._put_entry(key, manifest_bytes, {})
 
+    def swap_entry(self, key: str, expected: str, manifest_bytes: bytes) -> bool:
+        """See `SwapStore`. False as well where the service holds what stands for as good; raises
+        MissingBlobs if it lacks a blob."""
+        return self._put_entry(key, manifest_bytes, {"if-match": f'"{digests.require(expected)}"'})
+
     def delete_entry(self, key: str) -> None:
         """See `Store`. Needs the role admin."""
         path = _entry_path(key)

@@ -15,7 +15,7 @@ from cache.asgi import App
 from cache.config import ServiceConfig
 from cache.errors import ConfigError, NotReachable
 from cache.service import create_app
-from cache.store import Store
+from cache.store import SwapStore
 from cache.tls import ServerTls
 
 _START_SECONDS = 30.0
@@ -31,7 +31,7 @@ class RunningService:
 
 @contextmanager
 def serve_in_thread(
-    config: ServiceConfig, *, store: Store | None = None
+    config: ServiceConfig, *, store: SwapStore | None = None
 ) -> Iterator[RunningService]:
     """Run a cache service until the block ends. `config.port` 0 takes a free port.
 

@@ -3,7 +3,8 @@
     CacheError
     ├── NotReachable     the store or the remote does not answer (or its breaker is open)
     ├── Refused          it answered no: token, permission, configuration
-    │   └── MissingBlobs     an entry names blobs that the store does not hold
+    │   ├── MissingBlobs     an entry names blobs that the store does not hold
+    │   └── NotBetter        what stands is good, and what was to replace it is no better
     ├── Corrupt          bytes are not what their digest or checksum promises
     ├── TooLarge         a size is over a limit of `cache.protocol`
     ├── ProtocolError    bytes that do not decode to what was agreed
@@ -55,6 +56,12 @@ class MissingBlobs(Refused):
     """An entry was to be written that names blobs the store does not hold."""
 
     default_hint = "write the blobs first, then the entry"
+
+
+class NotBetter(Refused):
+    """An entry was to take the place of one that is as good."""
+
+    default_hint = "only a better artifact takes the place of one that is good"
 
 
 class Corrupt(CacheError):

@@ -10,7 +10,8 @@ create atomic between processes). Killed writers leave only files in `tmp`, remo
 
 The time of an entry's file is that of its last use, to an hour; a blob's is when it was written or
 promised to a writer last. Promises and removals exclude each other by a lock on `v1/lock`, so that
-a collector in one process never takes what another was told is there.
+a collector in one process never takes what another was told is there. Entries that take the place
+of others are written one at a time, under `v1/swaps.lock`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import errno
 import fcntl
 import os
 import secrets
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,25 +29,15 @@ from cache import digest as digests
 from cache import frames
 from cache import key as keys
 from cache.counters import Counters
-from cache.errors import (
-    CacheError,
-    Corrupt,
-    NotReachable,
-    ProtocolError,
-    Refused,
-    StoreFull,
-    TooLarge,
-)
+from cache.errors import Corrupt, NotReachable, ProtocolError, TooLarge
 from cache.inventory import Item
+from cache.local_files import READ_ATTEMPTS, check_private, mark_used, os_errors, promise, read_file
 from cache.protocol import MAX_FRAME, MAX_MANIFEST, Value
 from cache.store import Blobs, check_blob, check_entry
 
 STALE_TMP_SECONDS = 3600.0
-USED_SECONDS = 3600.0
-"""An entry's time of use is written down again after this time."""
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_SWAPS = "swaps.lock"
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EXDEV})
-_READ_ATTEMPTS = 3
 
 
 class LocalStore:
@@ -62,9 +52,9 @@ class LocalStore:
         self.counters = counters or Counters()
         self._base = self.root / "v1"
         self._tmp = self._base / "tmp"
-        with _os_errors(self.counters, f"open the store {self.root}"):
+        with os_errors(self.counters, f"open the store {self.root}"):
             self._make_folder(self._tmp)
-            _check_private(self.root, self._base)
+            check_private(self.root, self._base)
             self._sweep_tmp()
 
     def get_blob(self, digest: str) -> bytes | None:
@@ -93,8 +83,8 @@ class LocalStore:
         paths = {digest: self._blob_path(digest) for digest in digests}
         if not paths:
             return set()
-        with _os_errors(self.counters, f"look into {self.root}"), self._lock(fcntl.LOCK_SH):
-            return {digest for digest, path in paths.items() if _promise(path)}
+        with os_errors(self.counters, f"look into {self.root}"), self._lock(fcntl.LOCK_SH):
+            return {digest for digest, path in paths.items() if promise(path)}
 
     def put_blob(self, digest: str, data: bytes) -> None:
         """See `Store`."""
@@ -117,11 +107,11 @@ class LocalStore:
     def get_entry(self, key: str) -> bytes | None:
         """See `Store`."""
         path = self._entry_path(key)
-        with _os_errors(self.counters, f"read entry {key[:24]}… under {self.root}"):
+        with os_errors(self.counters, f"read entry {key[:24]}… under {self.root}"):
             try:
-                data = _read(path, MAX_MANIFEST)
+                data = read_file(path, MAX_MANIFEST)
                 if data is not None:
-                    _mark_used(path)
+                    mark_used(path)
                 return data
             except TooLarge:
                 # Nobody writes such a file through this class: it is damage.
@@ -132,8 +122,8 @@ class LocalStore:
         """See `Store`."""
         check_entry(key, manifest_bytes)
         path = self._entry_path(key)
-        with _os_errors(self.counters, f"write entry {key[:24]}… under {self.root}"):
-            for _ in range(_READ_ATTEMPTS):
+        with os_errors(self.counters, f"write entry {key[:24]}… under {self.root}"):
+            for _ in range(READ_ATTEMPTS):
                 standing = self.get_entry(key)
                 if standing is not None:
                     return standing == manifest_bytes
@@ -145,13 +135,26 @@ class LocalStore:
     def replace_entry(self, key: str, manifest_bytes: bytes) -> None:
         """See `Store`."""
         check_entry(key, manifest_bytes)
-        with _os_errors(self.counters, f"write entry {key[:24]}… under {self.root}"):
-            self._write(self._entry_path(key), manifest_bytes)
+        with os_errors(self.counters, f"write entry {key[:24]}… under {self.root}"):
+            self._make_folder(self._tmp)
+            with self._lock(fcntl.LOCK_EX, _SWAPS):
+                self._write(self._entry_path(key), manifest_bytes)
+
+    def swap_entry(self, key: str, expected: str, manifest_bytes: bytes) -> bool:
+        """See `SwapStore`."""
+        check_entry(key, manifest_bytes)
+        digests.require(expected)
+        with os_errors(self.counters, f"write entry {key[:24]}… under {self.root}"):
+            return self._swap(self._entry_path(key), expected, manifest_bytes)
 
     def delete_entry(self, key: str) -> None:
         """See `Store`."""
-        with _os_errors(self.counters, f"remove entry {key[:24]}… under {self.root}"):
-            self._entry_path(key).unlink(missing_ok=True)
+        path = self._entry_path(key)
+        with (
+            os_errors(self.counters, f"remove entry {key[:24]}… under {self.root}"),
+            self._lock(fcntl.LOCK_EX, _SWAPS),
+        ):
+            path.unlink(missing_ok=True)
 
     # -- Inventory -----------------------------------------------------------------------------
 
@@ -180,7 +183,7 @@ class LocalStore:
     def remove_blobs(self, digests: Sequence[str], before: float) -> set[str]:
         """See `Inventory`."""
         removed: set[str] = set()
-        with _os_errors(self.counters, f"remove blobs under {self.root}"):
+        with os_errors(self.counters, f"remove blobs under {self.root}"):
             for digest in digests:
                 path = self._blob_path(digest)
                 # One at a time: a writer must not wait for a whole batch.
@@ -225,11 +228,21 @@ class LocalStore:
                 with suppress(FileNotFoundError):
                     yield path, path.stat()
 
+    def _swap(self, path: Path, expected: str, data: bytes) -> bool:
+        """Write a file in the place of the one with that digest; see `SwapStore.swap_entry`."""
+        self._make_folder(self._tmp)
+        with self._lock(fcntl.LOCK_EX, _SWAPS):
+            standing = read_file(path, MAX_MANIFEST)
+            if standing is None or digests.digest(standing) != expected:
+                return standing == data
+            self._write(path, data)
+            return True
+
     @contextmanager
-    def _lock(self, how: int) -> Iterator[None]:
-        """Hold the lock file; it ends with the process that holds it."""
+    def _lock(self, how: int, name: str = "lock") -> Iterator[None]:
+        """Hold a lock file; it ends with the process that holds it."""
         try:
-            fd = os.open(self._base / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(self._base / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.EROFS, errno.EACCES):
                 raise
@@ -257,9 +270,9 @@ class LocalStore:
     def _read_checked(self, digest: str) -> tuple[bytes, bytes] | None:
         """A blob's frame and its bytes, verified."""
         path = self._blob_path(digest)
-        with _os_errors(self.counters, f"read blob {digest[:16]}… under {self.root}"):
+        with os_errors(self.counters, f"read blob {digest[:16]}… under {self.root}"):
             try:
-                frame = _read(path, MAX_FRAME)
+                frame = read_file(path, MAX_FRAME)
                 return None if frame is None else (frame, frames.decompress(frame, digest))
             except (Corrupt, TooLarge) as error:
                 self._discard(path)
@@ -267,9 +280,9 @@ class LocalStore:
 
     def _put(self, digest: str, frame: Callable[[], bytes]) -> None:
         path = self._blob_path(digest)
-        with _os_errors(self.counters, f"write blob {digest[:16]}… under {self.root}"):
+        with os_errors(self.counters, f"write blob {digest[:16]}… under {self.root}"):
             with self._lock(fcntl.LOCK_SH):
-                here = _promise(path)
+                here = promise(path)
             if not here:
                 self._write(path, frame())
 
@@ -338,82 +351,3 @@ class LocalStore:
                 with suppress(OSError):
                     if item.stat(follow_symlinks=False).st_mtime < limit:
                         os.unlink(item.path)
-
-
-def _read(path: Path, limit: int) -> bytes | None:
-    """A file's bytes; None if there is none. Raises TooLarge before reading more than `limit`."""
-    for attempt in range(_READ_ATTEMPTS):
-        try:
-            with open(path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if size > limit:
-                    raise TooLarge(f"{path.name[:16]}…: a file of {size} bytes, limit {limit}")
-                return file.read(limit + 1)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            # On a network file system a file replaced by another machine reads as a stale handle.
-            if error.errno not in (errno.ESTALE, errno.EBUSY) or attempt == _READ_ATTEMPTS - 1:
-                raise
-    return None
-
-
-def _promise(path: Path) -> bool:
-    """Whether a file is here; if so it is young from now on."""
-    try:
-        os.utime(path)
-    except FileNotFoundError:
-        return False
-    except PermissionError:
-        return path.exists()
-    except OSError as error:
-        if error.errno != errno.EROFS:
-            raise
-        return path.exists()
-    return True
-
-
-def _mark_used(path: Path) -> None:
-    # Most reads find the time recent enough: one stat, no write. A read-only store keeps none.
-    with suppress(OSError):
-        if os.stat(path).st_mtime < time.time() - USED_SECONDS:
-            os.utime(path)
-
-
-def _check_private(root: Path, base: Path) -> None:
-    for path in (root, base):
-        status = os.stat(path)
-        if not stat.S_ISDIR(status.st_mode):
-            raise Refused(f"{path} is not a directory", hint="choose another cache directory")
-    status = os.stat(base)
-    if status.st_uid not in (os.geteuid(), 0):
-        raise Refused(
-            f"{base} belongs to user {status.st_uid}, not to {os.geteuid()}",
-            hint="compiled code is loaded from here: choose a directory of your own",
-        )
-    if status.st_mode & 0o022:
-        raise Refused(
-            f"others may write to {base}",
-            hint=f"compiled code is loaded from here: chmod 700 {base}",
-        )
-
-
-@contextmanager
-def _os_errors(counters: Counters, action: str) -> Iterator[None]:
-    """Turn what the operating system says into the errors of this package."""
-    try:
-        yield
-    except CacheError:
-        raise
-    except FileExistsError as error:
-        raise Refused(f"cannot {action}: {error}", hint="something else lies in the way") from error
-    except OSError as error:
-        if error.errno in _FULL:
-            counters.add("store_full")
-            raise StoreFull(f"cannot {action}: {error.strerror}") from error
-        counters.add("io_errors")
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            hint = "the directory must be writable for this user"
-            raise Refused(f"cannot {action}: {error.strerror}", hint=hint) from error
-        hint = "check the disk or network file system that holds it"
-        raise NotReachable(f"cannot {action}: {error.strerror}", hint=hint) from error

@@ -2,6 +2,9 @@
 
 Encoded, a manifest is an envelope {version, sha256, body}: a reader checks the version, then the
 checksum, and only then decodes the body. The encoding is deterministic and the only one accepted.
+
+A manifest's tier says how good its artifact is. Below FINAL_TIER a better one may take its place
+(`artifacts.replace`), so readers that keep a copy ask again.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ VERSION = 1
 MAX_BLOBS = 16_384
 MAX_ARTIFACT = 1 << 30
 """Most bytes that the blobs of one manifest may have together."""
+FINAL_TIER = 9
+"""The tier of what nothing better will follow; the lowest is 0."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+=-]*(/[A-Za-z0-9_][A-Za-z0-9_.:+=-]*)*")
 
@@ -30,24 +35,32 @@ class Manifest:
 
     `kind` is the kind of key it may stand under. `blobs` is (name, digest, size in bytes before
     compression), kept sorted by name; names are relative paths of plain characters. `meta` belongs
-    to the writer; the cache does not look into it. Raises ProtocolError or TooLarge on values that
-    could not be encoded.
+    to the writer; the cache does not look into it. `tier` is 0 to FINAL_TIER. Raises ProtocolError
+    or TooLarge on values that could not be encoded.
     """
 
     kind: str
     blobs: tuple[tuple[str, str, int], ...]
     meta: bytes
     version: int = VERSION
+    tier: int = FINAL_TIER
 
     def __post_init__(self) -> None:
         _check(self)
         object.__setattr__(self, "blobs", tuple(sorted(self.blobs)))
 
     @classmethod
-    def of(cls, kind: str, blobs: Mapping[str, bytes], meta: bytes = b"") -> Manifest:
+    def of(
+        cls, kind: str, blobs: Mapping[str, bytes], meta: bytes = b"", *, tier: int = FINAL_TIER
+    ) -> Manifest:
         """The manifest of these blobs."""
         named = ((name, digests.digest(data), len(data)) for name, data in blobs.items())
-        return cls(kind, tuple(sorted(named)), meta)
+        return cls(kind, tuple(sorted(named)), meta, tier=tier)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing better will take its place."""
+        return self.tier == FINAL_TIER
 
     def digests(self) -> list[str]:
         """The distinct digests it names, in the order of the names."""
@@ -59,13 +72,14 @@ class Manifest:
 
     def encode(self) -> bytes:
         """The one encoding of this manifest. Raises TooLarge over MAX_MANIFEST."""
-        body = pack(
-            {
-                "kind": self.kind,
-                "blobs": [[name, digest, size] for name, digest, size in self.blobs],
-                "meta": self.meta,
-            }
-        )
+        inner: dict[str, Value] = {
+            "kind": self.kind,
+            "blobs": [[name, digest, size] for name, digest, size in self.blobs],
+            "meta": self.meta,
+        }
+        if not self.is_final:
+            inner["tier"] = self.tier
+        body = pack(inner)
         data = pack(
             {"version": self.version, "sha256": hashlib.sha256(body).digest(), "body": body}
         )
@@ -91,13 +105,15 @@ class Manifest:
             raise ProtocolError("manifest: sha256 and body must be bytes")
         if hashlib.sha256(body).digest() != outer["sha256"]:
             raise Corrupt("manifest: its checksum does not match its body")
-        inner = fields(
-            unpack(body, max_bytes=MAX_MANIFEST, max_depth=4), "manifest", ("kind", "blobs", "meta")
-        )
+        value = unpack(body, max_bytes=MAX_MANIFEST, max_depth=4)
+        inner = fields(value, "manifest", ("kind", "blobs", "meta"), ("tier",))
         kind, blobs, meta = inner["kind"], inner["blobs"], inner["meta"]
+        tier = inner.get("tier", FINAL_TIER)
         if not isinstance(kind, str) or not isinstance(blobs, list) or not isinstance(meta, bytes):
             raise ProtocolError("manifest: kind, blobs or meta has the wrong type")
-        made = Manifest(kind, tuple(_blob(item) for item in blobs), meta, version)
+        if not isinstance(tier, int):
+            raise ProtocolError("manifest: tier is no number")
+        made = Manifest(kind, tuple(_blob(item) for item in blobs), meta, version, tier)
         if made.encode() != data:
             raise ProtocolError("manifest: not in its canonical encoding")
         return made
@@ -116,6 +132,8 @@ def _check(manifest: Manifest) -> None:
         raise ProtocolError(f"manifest: kind {manifest.kind[:40]!r} is not one of {sorted(KINDS)}")
     if manifest.version != VERSION:
         raise ProtocolError(f"manifest: this side writes version {VERSION} only")
+    if isinstance(manifest.tier, bool) or not 0 <= manifest.tier <= FINAL_TIER:
+        raise ProtocolError(f"manifest: tier {manifest.tier!r} is not within 0 and {FINAL_TIER}")
     if len(manifest.blobs) > MAX_BLOBS:
         raise TooLarge(f"manifest: {len(manifest.blobs)} blobs, limit {MAX_BLOBS}")
     seen: set[str] = set()

@@ -67,6 +67,17 @@ class MemoryStore:
         check_entry(key, manifest_bytes)
         self._put(("entry", key), manifest_bytes)
 
+    def swap_entry(self, key: str, expected: str, manifest_bytes: bytes) -> bool:
+        """See `SwapStore`."""
+        check_entry(key, manifest_bytes)
+        digests.require(expected)
+        with self._lock:
+            standing = self._items.get(("entry", key))
+            if standing is None or digests.digest(standing) != expected:
+                return standing == manifest_bytes
+            self._put_locked(("entry", key), manifest_bytes)
+            return True
+
     def delete_entry(self, key: str) -> None:
         """See `Store`."""
         keys.parse(key)

@@ -14,11 +14,11 @@ from cache.gc import Collectable
 from cache.inventory import Inventory
 from cache.local import LocalStore
 from cache.memory import MemoryStore
-from cache.store import Store
+from cache.store import Store, SwapStore
 from cache.tiered import TieredStore
 
 
-def open_store(config: ServiceConfig, counters: Counters, namespace: str = "") -> Store:
+def open_store(config: ServiceConfig, counters: Counters, namespace: str = "") -> SwapStore:
     """The store that a configuration names, or the part of it that is a namespace's own.
 
     Namespaces share nothing, not even blobs: who may read one learns nothing of another.

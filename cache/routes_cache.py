@@ -9,7 +9,7 @@ from cache import digest as digests
 from cache import frames
 from cache import key as keys
 from cache import protocol as wire
-from cache.artifacts import open_entry
+from cache.artifacts import check_better, good_manifest, open_entry
 from cache.asgi import Request, Response, packed
 from cache.errors import CacheError, MissingBlobs, ProtocolError
 from cache.protocol import Value
@@ -21,6 +21,7 @@ from cache.tiered import TieredStore
 
 log = logging.getLogger("fusec.cache")
 
+_TAG = re.compile(r'"[0-9a-f]{64}"')
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -52,39 +53,60 @@ async def entry_lookup(state: ServiceState, caller: Caller, request: Request, _:
 
 
 async def entry_put(state: ServiceState, caller: Caller, request: Request, key: str) -> Response:
-    """Create (If-None-Match: *) or replace an entry: 201, 200, 412, or 409 when a blob is absent.
+    """Create an entry (If-None-Match: *), swap it for one that stands (If-Match: "SHA-256 of that
+    one's bytes") or replace what stands: 201, 200, 412, or 409 when a blob is absent.
 
     The manifest must verify, be of the key's kind and of a version that this service knows; where
-    the service has trusted keys, one of them must have signed it.
+    the service has trusted keys, one of them must have signed it. What is good is swapped for a
+    better tier only.
     """
-    condition = request.headers.get("if-none-match")
-    if condition not in (None, "*"):
-        raise ProtocolError("If-None-Match can only be *")
+    create, expected = _condition(request)
     data = await request.body(wire.MAX_MANIFEST)
     state.metrics.bytes.labels("in").inc(len(data))
-    manifest, _ = open_entry(key, data, await caller.space.writers_trust())
+    trust = await caller.space.writers_trust()
+    manifest, _ = open_entry(key, data, trust)
     wanted = manifest.digests()
     absent = set(wanted) - await caller.space.fence.present(wanted)
     if absent:
         sample = ", ".join(f"{digest[:16]}…" for digest in sorted(absent)[:3])
         raise MissingBlobs(f"{len(absent)} blobs of {key[:24]}… are absent: {sample}")
-    if condition is None:
-        try:
-            await caller.space.reader.call(caller.space.store.replace_entry, key, data)
-        except CacheError:
-            caller.space.reader.forget(key)
-            raise
-        caller.space.reader.remember_entry(key, data)
-        return packed(200, {})
-    standing = await caller.space.reader.call(caller.space.store.get_entry, key)
-    if await caller.space.reader.call(caller.space.store.put_entry, key, data):
-        caller.space.reader.remember_entry(key, data)
-        return packed(200 if standing == data else 201, {})
-    caller.space.reader.forget(key)
+    reader, store = caller.space.reader, caller.space.store
+    standing: bytes | None = None
+    try:
+        if create:
+            standing = await reader.call(store.get_entry, key)
+            written = await reader.call(store.put_entry, key, data)
+        elif expected is not None:
+            standing = await reader.call(store.get_entry, key)
+            if standing is not None and digests.digest(standing) == expected:
+                check_better(key, manifest, good_manifest(key, standing, trust))
+            written = await reader.call(store.swap_entry, key, expected, data)
+        else:
+            await reader.call(store.replace_entry, key, data)
+            standing, written = data, True
+    except CacheError:
+        reader.forget(key)
+        raise
+    if written:
+        reader.remember_entry(key, data)
+        return packed(201 if standing is None else 200, {})
+    reader.forget(key)
     log.warning("another value stands under %s", key, extra={"action": "conflict"})
     state.metrics.conflicts.labels(manifest.kind).inc()
     message = "another value stands under this key"
     return packed(412, {"error": {"kind": "Conflict", "message": message}})
+
+
+def _condition(request: Request) -> tuple[bool, str | None]:
+    """Whether nothing may stand there, and the digest of what must stand; neither for any write."""
+    absent, match = request.headers.get("if-none-match"), request.headers.get("if-match")
+    if absent not in (None, "*"):
+        raise ProtocolError("If-None-Match can only be *")
+    if match is None:
+        return absent is not None, None
+    if absent is not None or _TAG.fullmatch(match) is None:
+        raise ProtocolError("If-Match is the SHA-256 of one entry in quotes, and stands alone")
+    return False, match[1:-1]
 
 
 async def entry_delete(state: ServiceState, caller: Caller, request: Request, key: str) -> Response:

@@ -3,7 +3,8 @@
     <prefix>/v1/blobs/<2 hex>/<digest>.zst    one zstd frame
     <prefix>/v1/entries/<kind>/<hex>          a manifest's bytes
 
-New entries are put with `If-None-Match: *`, which the server decides atomically.
+New entries are put with `If-None-Match: *`, which the server decides atomically; those that take
+the place of others with `If-Match` (`cache.s3_swap`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from cache.errors import Corrupt, NotReachable, ProtocolError, TooLarge
 from cache.inventory import Item
 from cache.protocol import MAX_FRAME, MAX_MANIFEST, Value
 from cache.s3_errors import ABSENT, RACED, TAKEN, error_code, s3_errors
+from cache.s3_swap import swap_object
 from cache.store import Blobs, check_blob, check_entry
 
 PARALLEL = 16
@@ -172,6 +174,18 @@ class S3Store:
         check_entry(key, manifest_bytes)
         with self._s3_errors(f"write entry {key[:24]}…"):
             self._put_entry(key, manifest_bytes)
+
+    def swap_entry(self, key: str, expected: str, manifest_bytes: bytes) -> bool:
+        """See `SwapStore`."""
+        check_entry(key, manifest_bytes)
+        name, action = self._entry_name(key), f"write entry {key[:24]}…"
+        with self._s3_errors(action):
+            return swap_object(
+                lambda: self._read_tagged(name, MAX_MANIFEST, action),
+                lambda data, **condition: self._put_entry(key, data, **condition),
+                digests.require(expected),
+                manifest_bytes,
+            )
 
     def delete_entry(self, key: str) -> None:
         """See `Store`."""
@@ -343,6 +357,11 @@ class S3Store:
             raise Corrupt(f"blob {digest[:16]}… in {self.where}: {error}") from error
 
     def _read(self, name: str, limit: int, action: str) -> bytes | None:
+        read = self._read_tagged(name, limit, action)
+        return None if read is None else read[0]
+
+    def _read_tagged(self, name: str, limit: int, action: str) -> tuple[bytes, str] | None:
+        """An object's bytes and its ETag."""
         with self._s3_errors(action):
             try:
                 answer = self._client.get_object(Bucket=self._bucket, Key=name)
@@ -360,7 +379,7 @@ class S3Store:
                     chunks.append(chunk)
                     if time.monotonic() > give_up:
                         raise NotReachable(f"{action}: slower than {MIN_RATE} bytes a second")
-                return b"".join(chunks)
+                return b"".join(chunks), str(answer["ETag"])
 
     def _put(self, digest: str, frame: bytes) -> None:
         with self._s3_errors(f"write blob {digest[:16]}…"):

@@ -26,6 +26,7 @@ from cache.errors import (
     CacheError,
     Corrupt,
     MissingBlobs,
+    NotBetter,
     NotReachable,
     Refused,
     StoreFull,
@@ -42,7 +43,7 @@ from cache.schedule import Collections
 from cache.series import OTHER
 from cache.service_state import Caller, ServiceState, Space
 from cache.signing import read_trusted
-from cache.store import Store
+from cache.store import SwapStore
 from cache.tiered import TieredStore
 
 log = logging.getLogger("fusec.cache")
@@ -97,7 +98,7 @@ ROUTE_NAMES = tuple(route.name for route in ROUTES)
 def create_app(
     config: ServiceConfig,
     *,
-    store: Store | None = None,
+    store: SwapStore | None = None,
     registry: CollectorRegistry | None = None,
 ) -> App:
     """The application. `store` replaces the one that `config` names for the default namespace (for
@@ -211,6 +212,8 @@ def status_of(error: CacheError) -> int:
         return 403
     if isinstance(error, MissingBlobs):
         return 409
+    if isinstance(error, NotBetter):
+        return 412
     if isinstance(error, TooLarge):
         return 413
     if isinstance(error, Corrupt):

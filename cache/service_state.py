@@ -23,7 +23,7 @@ from cache.reader import Reader
 from cache.revocation import Revocations
 from cache.seal import split
 from cache.signing import PublicKey
-from cache.store import Store
+from cache.store import SwapStore
 from cache.trust import Trust
 
 log = logging.getLogger("fusec.cache")
@@ -44,7 +44,7 @@ class Space:
     def __init__(
         self,
         namespace: str,
-        store: Store,
+        store: SwapStore,
         reader: Reader,
         metrics: ServiceMetrics,
         trusted: tuple[PublicKey, ...] | None,

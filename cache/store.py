@@ -2,7 +2,8 @@
 
 A store holds blobs by content address and entries by key. An entry's bytes are a manifest, opaque
 here. Blobs are written before the entry that names them; an entry is created conditionally, so a
-key never changes its bytes silently.
+key never changes its bytes silently. Where a better artifact follows, its entry takes the place of
+one that the writer has seen, by compare and swap: of many writers one succeeds.
 
 All methods may raise NotReachable (no answer), Refused (no permission) and, on malformed keys or
 digests, ProtocolError. All stores are safe for use from several threads.
@@ -54,6 +55,21 @@ class Store(Protocol):
 
     def describe(self) -> dict[str, Value]:
         """For people: `kind`, `where`, `bytes` at rest, `blobs` and `entries` (counts)."""
+
+
+@runtime_checkable
+class SwapStore(Store, Protocol):
+    """A store that many writers share, who are to be one after another.
+
+    What stands is named by the digest of its bytes (`cache.digest`).
+    """
+
+    def swap_entry(self, key: str, expected: str, manifest_bytes: bytes) -> bool:
+        """Put an entry in the place of the one whose bytes have the digest `expected`.
+
+        True if it was written, or stands already: so that a writer who lost the answer may ask
+        again. False if something else stands, or nothing. Raises like `put_entry`.
+        """
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from cache.counters import Counters
 from cache.errors import CacheError, NotReachable
 from cache.frames import get_frame, put_frame
 from cache.protocol import Value
-from cache.store import Blobs, Store, get_blobs
+from cache.store import Blobs, Store, SwapStore, get_blobs
 
 
 class TieredStore:
@@ -24,7 +24,7 @@ class TieredStore:
     `near_hits` and `near_misses` count blobs.
     """
 
-    def __init__(self, near: Store, far: Store, *, counters: Counters | None = None) -> None:
+    def __init__(self, near: Store, far: SwapStore, *, counters: Counters | None = None) -> None:
         self.near = near
         self.far = far
         self.counters = counters or Counters()
@@ -102,6 +102,13 @@ class TieredStore:
         """See `Store`."""
         self.far.replace_entry(key, manifest_bytes)
         self._copy_entry(key, manifest_bytes)
+
+    def swap_entry(self, key: str, expected: str, manifest_bytes: bytes) -> bool:
+        """See `SwapStore`."""
+        swapped = self.far.swap_entry(key, expected, manifest_bytes)
+        if swapped:
+            self._copy_entry(key, manifest_bytes)
+        return swapped
 
     def delete_entry(self, key: str) -> None:
         """See `Store`."""

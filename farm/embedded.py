@@ -16,7 +16,7 @@ from cache.counters import Counters
 from cache.embedded import serve_app_in_thread, serve_in_thread
 from cache.open_store import open_store
 from cache.signing import PublicKey, SigningKey
-from cache.store import Store
+from cache.store import SwapStore
 from farm.config import FarmConfig
 from farm.open_farm import open_app, open_pool
 from farm.workers import Stages, run
@@ -30,14 +30,14 @@ class EmbeddedFarm:
 
     url: str
     gateway_url: str
-    store: Store
+    store: SwapStore
     public_key: PublicKey
 
 
 @contextmanager
 def embedded_farm(
     *,
-    store: str | Store = "memory:",
+    store: str | SwapStore = "memory:",
     pool: str = "memory",
     workers: int = 0,
     host: str = "127.0.0.1",

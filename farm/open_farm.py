@@ -13,7 +13,7 @@ from cache.asgi import App
 from cache.errors import ConfigError
 from cache.seal import Signer
 from cache.signing import SigningKey, read_trusted
-from cache.store import Store
+from cache.store import SwapStore
 from cache.trust import OWN_STORE, signed_by
 from farm.attempts import Attempts
 from farm.config import FarmConfig
@@ -51,12 +51,12 @@ def open_pool(config: FarmConfig, runner: Runner = run) -> Pool:
 def open_app(
     config: FarmConfig,
     pool: Pool,
-    store: Store,
+    store: SwapStore,
     *,
     stages: Stages | None = None,
     registry: CollectorRegistry | None = None,
     key: SigningKey | None = None,
-    open_namespace: Callable[[str], Store] | None = None,
+    open_namespace: Callable[[str], SwapStore] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> App:
     """The gateway's application over a pool and the store that artifacts are published to.

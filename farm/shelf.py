@@ -18,8 +18,8 @@ from cache.artifacts import Found
 from cache.client import CacheClient
 from cache.errors import CacheError, NotReachable
 from cache.manifest import Manifest
-from cache.seal import Signer
-from cache.store import Store
+from cache.seal import Seal, Signer
+from cache.store import SwapStore
 from cache.trust import OWN_STORE, Trust
 from farm.attempts import Attempts
 from farm.pool import TaskFailed
@@ -42,7 +42,7 @@ class Shelf:
 
     def __init__(
         self,
-        store: Store,
+        store: SwapStore,
         attempts: Attempts,
         *,
         signer: Signer | None = None,
@@ -83,6 +83,17 @@ class Shelf:
         """Blobs, then the entry, signed; an artifact that stands there and is trusted is kept."""
         await self._call(lambda: self._publish(key, manifest, blobs))
 
+    async def standing(self, key: str) -> Found | None:
+        """The whole and trusted artifact that stands under a key."""
+        return (await self._call(lambda: self._lookup([key], fresh=True))).get(key)
+
+    async def replace(
+        self, key: str, manifest: Manifest, blobs: Mapping[str, bytes], expected: str
+    ) -> bool:
+        """Put a better artifact (`Manifest.tier`), signed, in the place of the one of that version
+        (`Found.version`). False when another version stands by now."""
+        return await self._call(lambda: self._replace(key, manifest, blobs, expected))
+
     async def publish_front(self, record: FrontRecord) -> bool:
         """Publish a front record, False when an artifact that it leads to is missing."""
         for key in dict.fromkeys(record.part_keys().values()):
@@ -103,9 +114,19 @@ class Shelf:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _publish(self, key: str, manifest: Manifest, blobs: Mapping[str, bytes]) -> None:
-        seal = None if self._signer is None else self._signer.seal(key, manifest.encode())
-        trust = self._current_trust()
+        seal, trust = self._seal(key, manifest), self._current_trust()
         artifacts.publish(self._store, key, manifest, blobs, seal=seal, trust=trust)
+
+    def _replace(
+        self, key: str, manifest: Manifest, blobs: Mapping[str, bytes], expected: str
+    ) -> bool:
+        seal, trust = self._seal(key, manifest), self._current_trust()
+        return artifacts.replace(
+            self._store, key, manifest, blobs, expected, seal=seal, trust=trust
+        )
+
+    def _seal(self, key: str, manifest: Manifest) -> Seal | None:
+        return None if self._signer is None else self._signer.seal(key, manifest.encode())
 
     def _whole(self, key: str) -> bool:
         data = self._store.get_entry(key)
@@ -119,10 +140,10 @@ class Shelf:
             return False  # damaged or not to be trusted: publishing anew heals it
         return self._store.has_blobs(digests) >= set(digests)
 
-    def _lookup(self, keys: Sequence[str]) -> dict[str, Found]:
+    def _lookup(self, keys: Sequence[str], *, fresh: bool = False) -> dict[str, Found]:
         trust = self._current_trust()
         if isinstance(self._store, CacheClient):
-            return self._store.lookup_many(keys, trust=trust)
+            return self._store.lookup_many(keys, trust=trust, fresh=fresh)
         return artifacts.lookup_many(self._store, keys, trust=trust)
 
     def _current_trust(self) -> Trust:

@@ -39,6 +39,21 @@ def test_any_manifest_round_trips(blobs, meta):
     assert Manifest.decode(made.encode()) == made
 
 
+def test_the_last_tier_is_left_out_of_the_bytes():
+    assert Manifest.of("graph", {}, tier=9) == Manifest.of("graph", {})
+    assert b"tier" not in Manifest.of("graph", {}).encode()
+    quick = Manifest.of("graph", {}, tier=0)
+    assert not quick.is_final
+    assert Manifest.decode(quick.encode()) == quick
+
+
+@pytest.mark.parametrize("tier", [-1, 10, True, "0", None, 9])
+def test_odd_tiers_are_refused(tier):
+    body = {"kind": "graph", "blobs": [], "meta": b"", "tier": tier}
+    with pytest.raises(ProtocolError):
+        Manifest.decode(envelope(body))
+
+
 def test_every_flipped_byte_and_every_truncation_is_noticed():
     data = manifest({"program": b"x", "kernel/0": b"y"}).encode()
     for at in range(len(data)):

@@ -77,6 +77,31 @@ def test_entry_statuses(http):
     assert http.get(path).status_code == 404
 
 
+def test_entries_are_swapped_for_better_ones(http):
+    for data in BLOBS.values():
+        put_blob(http, data)
+    path = f"/v1/entries/{key()}"
+    quick, middle, best = (
+        Manifest.of("graph", BLOBS, b"%d" % tier, tier=tier).encode() for tier in (0, 3, 9)
+    )
+
+    def swap(old, new):
+        return http.put(path, content=new, headers={"if-match": f'"{digest(old)}"'}).status_code
+
+    assert swap(quick, middle) == 412, "nothing stands"
+    http.put(path, content=middle, headers={"if-none-match": "*"})
+    assert swap(middle, quick) == 412, "a lower tier"
+    assert swap(quick, best) == 412, "another one stands"
+    assert http.get(path).content == middle
+    assert swap(middle, best) == 200
+    assert swap(middle, best) == 200, "asked again"
+    assert http.get(path).content == best, "memory does not hold the old one"
+    for bad in ("*", digest(best), '"x"', f'W/"{digest(best)}"'):
+        assert http.put(path, content=best, headers={"if-match": bad}).status_code == 400
+    both = {"if-match": f'"{digest(best)}"', "if-none-match": "*"}
+    assert http.put(path, content=best, headers=both).status_code == 400
+
+
 def test_entry_whose_blob_is_absent_is_refused(http, store):
     put(store, BLOBS["program"])
     response = http.put(f"/v1/entries/{key()}", content=manifest().encode())

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cache import frames
-from cache.artifacts import Miss, lookup, publish
+from cache.artifacts import Miss, lookup, publish, replace
 from cache.digest import digest
-from cache.errors import Corrupt, ProtocolError, TooLarge
+from cache.errors import Corrupt, NotBetter, ProtocolError, TooLarge
 from cache.manifest import Manifest
 from cache.protocol import MAX_MANIFEST
 from cache.store import get_blobs
@@ -20,6 +20,11 @@ def entry(store, blob: bytes = b"x", meta: bytes = b"") -> bytes:
     """A manifest's bytes, its one blob being in the store."""
     put(store, blob)
     return Manifest.of("graph", {"b": blob}, meta).encode()
+
+
+def entry_of_tier(store, tier: int, meta: bytes = b"") -> bytes:
+    put(store, b"x")
+    return Manifest.of("graph", {"b": b"x"}, meta, tier=tier).encode()
 
 
 @pytest.mark.parametrize("data", [b"", b"a", b"\x00" * 100_000, noise(300_000)])
@@ -130,6 +135,52 @@ def test_one_of_many_concurrent_writers_wins(store):
         written = list(pool.map(lambda value: store.put_entry(key(), value), values))
     assert sum(written) == 1
     assert store.get_entry(key()) == values[written.index(True)]
+
+
+def test_an_entry_is_swapped_for_the_one_that_was_seen(store):
+    first, second, third = (entry_of_tier(store, tier) for tier in (0, 1, 2))
+    assert not store.swap_entry(key(), digest(first), second), "nothing stands"
+    assert store.get_entry(key()) is None
+    store.put_entry(key(), first)
+    assert store.swap_entry(key(), digest(first), second)
+    assert store.get_entry(key()) == second
+    assert store.swap_entry(key(), digest(first), second), "asked again, for a lost answer"
+    assert not store.swap_entry(key(), digest(first), third), "another stands by now"
+    assert store.get_entry(key()) == second
+    assert store.swap_entry(key(), digest(second), third)
+    assert store.get_entry(key()) == third
+
+
+def test_of_many_who_swap_one_does(store):
+    first = entry_of_tier(store, 0)
+    store.put_entry(key(), first)
+    values = [entry_of_tier(store, 1, b"%d" % i) for i in range(32)]
+    with ThreadPoolExecutor(32) as pool:
+        done = list(pool.map(lambda value: store.swap_entry(key(), digest(first), value), values))
+    assert sum(done) == 1
+    assert store.get_entry(key()) == values[done.index(True)]
+
+
+@pytest.mark.parametrize("bad", ["", "*", "A" * 64, "a" * 63])
+def test_what_is_expected_is_a_digest(store, bad):
+    with pytest.raises(ProtocolError):
+        store.swap_entry(key(), bad, entry(store))
+
+
+def test_a_better_artifact_takes_the_place_of_the_one_that_was_seen(store):
+    quick = Manifest.of("graph", BLOBS, b"quick", tier=0)
+    publish(store, key(), quick, BLOBS)
+    seen = lookup(store, key())
+    blobs = {"program": b"tuned"}
+    tuned = Manifest.of("graph", blobs, b"tuned")
+    assert replace(store, key(), tuned, blobs, seen.version)
+    found = lookup(store, key())
+    assert (found.manifest, found.blobs) == (tuned, blobs)
+    other = Manifest.of("graph", BLOBS, b"later", tier=5)
+    assert not replace(store, key(), other, BLOBS, seen.version), "somebody was faster"
+    with pytest.raises(NotBetter):
+        replace(store, key(), other, BLOBS, found.version)
+    assert lookup(store, key()).manifest == tuned
 
 
 def test_publish_and_lookup(store):
