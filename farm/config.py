@@ -15,6 +15,7 @@ from farm.quota import Limits, Quota, parse_tenants
 
 ENV_PREFIX = "FUSEC_FARM_"
 POOLS = ("ray", "memory")
+LEAST_WORK_MB = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,14 @@ class FarmConfig:
     task_s: float = field(
         default=1800.0, metadata={"help": "longest time of a task with its wait for a worker"}
     )
+    work_s: float = field(
+        default=300.0,
+        metadata={"help": "longest work on a graph or a kernel, in seconds and seconds of a CPU"},
+    )
+    work_mb: int = field(
+        default=8192,
+        metadata={"help": "most memory of a compiler's process, in MiB"},
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -125,8 +134,10 @@ class FarmConfig:
         if min(self.workers, self.tenant_queued, self.tenant_running) < 0:
             raise ConfigError("workers, tenant_queued and tenant_running cannot be negative")
         self.limits()
-        if min(self.keep_s, self.abandon_s, self.task_s) <= 0:
-            raise ConfigError("keep_s, abandon_s and task_s must be above 0")
+        if min(self.keep_s, self.abandon_s, self.task_s, self.work_s) <= 0:
+            raise ConfigError("keep_s, abandon_s, task_s and work_s must be above 0")
+        if self.work_mb < LEAST_WORK_MB:
+            raise ConfigError(f"work_mb must be {LEAST_WORK_MB} at least: compilers need as much")
         if self.front_role not in ROLES:
             raise ConfigError(f"front_role {self.front_role!r:.40} is not one of {ROLES}")
         if self.trusted_keys and not self.signing_key:

@@ -59,7 +59,7 @@ def embedded_farm(
     service = ServiceConfig(host=host, port=port, store=address, s3_endpoint=s3_endpoint)
     kept = open_store(service, Counters()) if isinstance(store, str) else store
     config = replace(farm or FarmConfig(), host="127.0.0.1", port=0, pool=pool, workers=workers)
-    runner = run if stages is None else partial(run, stages=stages)
+    runner = None if stages is None else partial(run, stages=stages)
     key = SigningKey.generate("embedded")
     if signing_key:
         key = SigningKey.read_or_generate(Path(signing_key), "embedded")

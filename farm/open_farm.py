@@ -20,21 +20,27 @@ from farm.config import FarmConfig
 from farm.coordinator import Coordinator
 from farm.devices import detected
 from farm.gateway import create_app
+from farm.isolation import Isolated
 from farm.kernels import KernelBuilds
 from farm.memory_pool import MemoryPool
 from farm.metrics import FarmMetrics
 from farm.pool import Pool, Runner
 from farm.shelf import Shelf
 from farm.spaces import Space, Spaces
-from farm.workers import FusecStages, Stages, run, warm_task
+from farm.workers import FusecStages, Stages, warm_task
 from fusec import __version__
 from fusec.artifact.fingerprint import toolchain, torch_version
 
 WARMED: Final = 64
 
 
-def open_pool(config: FarmConfig, runner: Runner = run) -> Pool:
-    """The pool that a configuration names. Raises ConfigError when Ray is not installed."""
+def open_pool(config: FarmConfig, runner: Runner | None = None) -> Pool:
+    """The pool that a configuration names. Raises ConfigError when Ray is not installed.
+
+    runner: what does the tasks; by default the real compiler, in isolated child processes.
+    """
+    if runner is None:
+        runner = Isolated(config.work_mb << 20, wall_s=config.work_s, cpu_s=config.work_s)
     if config.pool == "memory":
         return MemoryPool(runner, config.worker_count(), gpus=detected())
     try:

@@ -15,6 +15,7 @@ class ErrorKind(StrEnum):
     COMPILE_ERROR = "compile_error"  # a stage or the C compiler said no: it would again
     TIMEOUT = "timeout"
     OUT_OF_MEMORY = "out_of_memory"
+    CRASHED = "crashed"  # the task's child process was killed by a fault of its own
     WORKER_LOST = "worker_lost"  # the process or the node died under the task
     OTHER_RELEASE = "other_release"  # the worker's compiler is not the gateway's
     STORE_UNREACHABLE = "store_unreachable"
@@ -43,6 +44,7 @@ RULES: Final[Mapping[ErrorKind, Rule]] = {
     ErrorKind.COMPILE_ERROR: Rule(1, 0.0, False, 600.0),
     ErrorKind.TIMEOUT: Rule(2, 0.0, True, 600.0),
     ErrorKind.OUT_OF_MEMORY: Rule(2, 1.0, True, 600.0),
+    ErrorKind.CRASHED: Rule(2, 0.2, True, 600.0),
     ErrorKind.WORKER_LOST: Rule(3, 0.5, True, 15.0),
     ErrorKind.OTHER_RELEASE: Rule(3, 0.1, False, 15.0),
     ErrorKind.STORE_UNREACHABLE: Rule(3, 1.0, False, 0.0),

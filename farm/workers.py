@@ -21,6 +21,7 @@ from fusec.options import Options, Target
 from fusec.remote.protocol import MAX_SUBMIT, FarmJob, options_from_wire, options_to_wire
 
 MAX_RESULT: Final = 256 << 20
+BUILD: Final = "build"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,25 @@ def warm_task() -> Task:
 def build_task(kernels: Sequence[PlannedKernel], target: Target, label: str) -> Task:
     """The task that builds a batch of kernels; `built` reads its result."""
     body = {"target": target.to_wire(), "kernels": [[k.digest, k.key, k.source] for k in kernels]}
-    return Task("build", pack(body), label)
+    return Task(BUILD, pack(body), label)
+
+
+def single_builds(task: Task) -> dict[str, Task]:
+    """A build task's kernels as a task each, by digest. Raises CacheError, FusecError."""
+    target, kernels = _kernels(task.payload)
+    return {k.digest: build_task([k], target, f"kernel {k.digest[:12]}") for k in kernels}
+
+
+def built_singly(results: Mapping[str, bytes | TaskFailed]) -> bytes:
+    """The result of a build task, from those of its `single_builds` by digest."""
+    together: dict[str, Value] = {}
+    for digest, result in results.items():
+        if isinstance(result, TaskFailed):
+            together[digest] = _failure(result.kind, result.message)
+        else:
+            body = unpack(result, max_bytes=MAX_RESULT)
+            together[digest] = body.get(digest) if isinstance(body, dict) else None
+    return pack(together)
 
 
 def built(result: bytes) -> Built:
@@ -195,23 +214,31 @@ def _run_warm(payload: bytes, stages: Stages) -> bytes:
 
 
 def _run_build(payload: bytes, stages: Stages) -> bytes:
-    body = fields(unpack(payload, max_bytes=MAX_RESULT), "build task", ("target", "kernels"))
-    if not isinstance(body["kernels"], list):
-        raise WireError("a build task is malformed")
-    target = _target(body["target"])
+    target, kernels = _kernels(payload)
     results: dict[str, Value] = {}
-    for kernel in [_planned_kernel(item) for item in body["kernels"]]:
+    for kernel in kernels:
         try:
             results[kernel.digest] = stages.build(kernel.source, target)
         except (FusecError, CacheError) as error:
             # One kernel at fault must not cost the others of its batch their result.
-            results[kernel.digest] = {"kind": kind_of(error).value, "message": str(error)}
+            results[kernel.digest] = _failure(kind_of(error), str(error))
     return pack(results)
+
+
+def _kernels(payload: bytes) -> tuple[Target, list[PlannedKernel]]:
+    body = fields(unpack(payload, max_bytes=MAX_RESULT), "build task", ("target", "kernels"))
+    if not isinstance(body["kernels"], list):
+        raise WireError("a build task is malformed")
+    return _target(body["target"]), [_planned_kernel(item) for item in body["kernels"]]
+
+
+def _failure(kind: ErrorKind, message: str) -> dict[str, Value]:
+    return {"kind": kind.value, "message": message}
 
 
 _KINDS: Final[Mapping[str, Callable[[bytes, Stages], bytes]]] = {
     "plan": _run_plan,
-    "build": _run_build,
+    BUILD: _run_build,
     "warm": _run_warm,
 }
 

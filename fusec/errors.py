@@ -23,6 +23,8 @@ loop under the default policy: the backend turns them into a local compile or an
 warning and a counter.
 """
 
+from enum import StrEnum
+
 
 class FusecError(Exception):
     """Root of the tree.
@@ -146,10 +148,19 @@ class LoadError(ArtifactError):
     """The artifact is whole, but this process cannot load it."""
 
 
+class Loss(StrEnum):
+    """How a child process was lost."""
+
+    START = "start"  # it did not begin
+    CRASH = "crash"  # a signal, an error that nothing caught
+    TIME = "time"  # more of the clock or of a processor than it was given
+    MEMORY = "memory"
+
+
 class ChildLost(FusecError):
     """A child process crashed, hung or could not start; what it worked on is lost.
 
-    output: the last of what it wrote.
+    output: the last of what it wrote. loss: in which way.
     """
 
     def __init__(
@@ -159,9 +170,11 @@ class ChildLost(FusecError):
         where: str | None = None,
         hint: str | None = None,
         output: str = "",
+        loss: Loss = Loss.CRASH,
     ) -> None:
         super().__init__(message, where=where, hint=hint)
         self.output = output
+        self.loss = loss
 
 
 class RemoteError(FusecError):

@@ -12,12 +12,11 @@ import functools
 import importlib.metadata
 import importlib.util
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Final
 
-from fusec.child_process import Child
+from fusec.child.pool import Children
 from fusec.codegen.gpu_binary import GpuBinary
 from fusec.codegen.gpu_source import GpuSource
 from fusec.codegen.gpu_usage import read_usage
@@ -124,57 +123,31 @@ class Compilers:
     """Children that compile, at most ``limit`` at once; those without work wait for the next."""
 
     def __init__(self, limit: int) -> None:
-        self._process = os.getpid()
-        self._slots = threading.Semaphore(limit)
-        self._lock = threading.Lock()
-        self._idle: list[Child] = []
+        self.children = Children(
+            "fusec.codegen.triton_worker", limit, environment=_ENVIRONMENT, memory=_MEMORY_BYTES
+        )
 
     def request(self, body: dict[str, object], timeout_s: float, where: str) -> dict[str, Any]:
         """One compile in a child. Raises CompileError when the child was lost over it."""
-        with self._slots:
-            try:
-                child = self._child()
+        compiler_version()  # tells what is missing
+        try:
+            with self.children.lend() as child:
                 answer: dict[str, Any] = child.request(body, timeout_s)
-            except ChildLost as error:
-                raise CompileError(
-                    f"Triton's compiler was lost: {error.message}",
-                    where=where,
-                    hint="raise the time limit, or report the kernel",
-                    output=error.output,
-                ) from error
-            with self._lock:
-                self._idle.append(child)
+        except ChildLost as error:
+            raise CompileError(
+                f"Triton's compiler was lost: {error.message}",
+                where=where,
+                hint="raise the time limit, or report the kernel",
+                output=error.output,
+            ) from error
         return answer
-
-    def close(self) -> None:
-        """End the children that have no work, unless they are of the process that this one was
-        forked from."""
-        if os.getpid() != self._process:
-            return
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for child in idle:
-            child.close()
-
-    def _child(self) -> Child:
-        while True:
-            with self._lock:
-                child = self._idle.pop() if self._idle else None
-            if child is None:
-                compiler_version()  # tells what is missing
-                return Child(
-                    "fusec.codegen.triton_worker", environment=_ENVIRONMENT, memory=_MEMORY_BYTES
-                )
-            if child.usable:
-                return child
-            child.close()
 
 
 @functools.cache
 def _compilers(process: int) -> Compilers:
     """The children of this process: those of the process that it was forked from are not its."""
     made = Compilers(_processors())
-    atexit.register(made.close)
+    atexit.register(made.children.close)
     return made
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from triton.errors import TritonError
 
-from fusec.child_process import serve
+from fusec.child.program import serve
 from fusec.codegen.triton_compile import BadText, compile_text
 
 _MESSAGE_CHARACTERS = 4000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fusec.child_process import serve
+from fusec.child.program import serve
 from fusec.errors import WireError
 from fusec.tune.bench import Bench
 from fusec.tune.cuda import CudaError

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fusec.child_process import Child
+from fusec.child.process import Child
 from fusec.codegen.gpu_binary import GpuBinary
 from fusec.errors import ChildLost
 from fusec.tune.device import Device

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fusec.child_process import Child
+from fusec.child.process import Child
 from fusec.codegen import triton_toolchain
 from fusec.codegen.gpu_binary import GpuBinary
 from fusec.codegen.gpu_source import GpuSource, Variant
@@ -130,7 +130,7 @@ def test_the_same_source_gives_the_same_bytes_without_paths() -> None:
             "constants": {"BLOCK": 1024}, "warps": 4, "stages": 2, "cooperative": False,
         }  # fmt: skip
         images.append(compilers.request(body, 60, "")["image"])
-        compilers.close()
+        compilers.children.close()
     assert images[0] == images[1] == compile_variant(silu(), 0, 60).image
     for path in (b"/tmp", b"fusec", str(Path.home()).encode()):
         assert path not in images[0]
@@ -178,12 +178,12 @@ def test_a_killed_child_costs_its_variant_only(monkeypatch: pytest.MonkeyPatch) 
     compilers = Compilers(1)
     monkeypatch.setattr(triton_toolchain, "_compilers", lambda process: compilers)
     compile_variant(silu(), 0, 60)
-    (child,) = compilers._idle
+    (child,) = compilers.children._idle
     os.kill(child._process.pid, signal.SIGKILL)
     child._process.wait()
     assert compile_variant(silu(), 0, 60).registers
-    assert compilers._idle != [child]
-    compilers.close()
+    assert compilers.children._idle != [child]
+    compilers.children.close()
 
 
 def test_a_forked_process_leaves_its_parents_children_alone(
@@ -192,17 +192,17 @@ def test_a_forked_process_leaves_its_parents_children_alone(
     compile_variant(silu(), 0, 60)
     compilers = triton_toolchain._compilers(os.getpid())
     with monkeypatch.context() as patch:
-        patch.setattr(compilers, "_process", os.getppid())  # as it looks from a fork
-        compilers.close()
-    assert compilers._idle
-    assert all(child._process.poll() is None for child in compilers._idle)
+        patch.setattr(compilers.children, "_process", os.getppid())  # as it looks from a fork
+        compilers.children.close()
+    assert compilers.children._idle
+    assert all(child._process.poll() is None for child in compilers.children._idle)
 
 
 def test_children_are_used_again() -> None:
     compile_variant(silu(), 0, 60)
-    idle = list(triton_toolchain._compilers(os.getpid())._idle)
+    idle = list(triton_toolchain._compilers(os.getpid()).children._idle)
     compile_variant(silu(warps=8), 0, 60)
-    assert triton_toolchain._compilers(os.getpid())._idle == idle
+    assert triton_toolchain._compilers(os.getpid()).children._idle == idle
     assert all(isinstance(child, Child) for child in idle)
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fusec.child_process import Child
+from fusec.child.process import Child
 from fusec.errors import ChildLost
 
-MODULE = "tests.child_program"
-ROOT = str(Path(__file__).parents[1])
+MODULE = "tests.child.programs"
+ROOT = str(Path(__file__).parents[2])
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_it_ends_with_its_parent() -> None:
     """Also in the middle of work: the parent is killed, so nobody is left to kill the child."""
     code = (
         "import os, threading, time\n"
-        "from fusec.child_process import Child\n"
+        "from fusec.child.process import Child\n"
         f"child = Child({MODULE!r}, environment={{}})\n"
         "print(child.request(['pid', None], 20), flush=True)\n"
         "threading.Thread(target=lambda: child.request(['hang', None], 0.5), daemon=True).start()\n"

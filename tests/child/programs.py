@@ -1,10 +1,10 @@
-"""The program of the children in test_child_process."""
+"""The program of the children in this folder's tests."""
 
 import os
 import subprocess
 import time
 
-from fusec.child_process import serve
+from fusec.child.program import serve
 
 
 def answer(request):

@@ -1,0 +1,34 @@
+"""The program of the child processes in which `farm.isolation` has tasks done."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from farm.pool import Task, TaskFailed, as_failure
+from farm.workers import run
+from fusec.child.program import serve
+from fusec.faults import FAULTS
+
+
+def answer(request: tuple[str, bytes], run: Callable[[Task], bytes] = run) -> dict[str, object]:
+    """``request``: a task's kind and payload. A failure is an answer, ``kind`` and ``message``."""
+    kind, payload = request
+    try:
+        return {"result": run(Task(kind, payload))}
+    except (TaskFailed, MemoryError, *FAULTS) as error:
+        failure = as_failure(error)
+        return {"kind": failure.kind.value, "message": failure.message}
+
+
+def preload() -> None:
+    """Load what every task needs, before the process is made two: it is then there in both."""
+    import fusec.pipeline
+
+    assert "torch" not in sys.modules, "a compiler's child needs no torch"
+    assert callable(fusec.pipeline.plan)
+
+
+if __name__ == "__main__":
+    preload()
+    serve(answer)

@@ -1,0 +1,1 @@
+"""Child processes that work for this one and may be lost."""
