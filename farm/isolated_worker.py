@@ -11,11 +11,14 @@ from fusec.child.program import serve
 from fusec.faults import FAULTS
 
 
-def answer(request: tuple[str, bytes], run: Callable[[Task], bytes] = run) -> dict[str, object]:
-    """``request``: a task's kind and payload. A failure is an answer, ``kind`` and ``message``."""
-    kind, payload = request
+def answer(
+    request: tuple[str, bytes, int], run: Callable[[Task], bytes] = run
+) -> dict[str, object]:
+    """``request``: a task's kind, payload and GPU. A failure is an answer, ``kind`` and
+    ``message``."""
+    kind, payload, gpu = request
     try:
-        return {"result": run(Task(kind, payload))}
+        return {"result": run(Task(kind, payload, gpu=gpu))}
     except (TaskFailed, MemoryError, *FAULTS) as error:
         failure = as_failure(error)
         return {"kind": failure.kind.value, "message": failure.message}

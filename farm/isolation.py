@@ -71,7 +71,9 @@ class Isolated:
         try:
             with _children(os.getpid(), self, given).lend() as child:
                 _say_network(child.network)
-                answer: dict[str, Any] = child.request([task.kind, task.payload], self.wall_s)
+                answer: dict[str, Any] = child.request(
+                    [task.kind, task.payload, task.gpu], self.wall_s
+                )
                 if answer.get("kind") in _SPOILT:
                     child.close()
         except ChildLost as error:

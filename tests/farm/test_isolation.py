@@ -233,7 +233,7 @@ def test_threads_have_a_child_each() -> None:
     def ask() -> None:
         together.wait(60)
         with _children(os.getpid(), ISOLATED, ()).lend() as child:
-            pids.add(child.request(["pid", b""], 60)["result"])
+            pids.add(child.request(["pid", b"", 0], 60)["result"])
             together.wait(60)
 
     threads = [threading.Thread(target=ask) for _ in range(3)]
