@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -20,7 +21,7 @@ from farm.attempts import Attempts
 from farm.book import Admission, JobBook
 from farm.job import Job, JobId
 from farm.metrics import FarmMetrics, Mean
-from farm.pool import Pool, TaskFailed
+from farm.pool import Pool, Task, TaskFailed
 from farm.quota import Limits
 from farm.retry import ErrorKind
 from farm.spaces import Space, Spaces
@@ -153,9 +154,9 @@ class Coordinator:
         request, space = job.request, self.spaces.of(job.tenant)
         self._move(job.id, JobState.LOWERING)
         async with self._timed("plan", request.target):
-            planned = Planned.decode(await self._attempts.run(plan_task(request)))
+            planned = Planned.decode(await self._attempts.run(_in_turn(plan_task(request), job)))
         self._move(job.id, JobState.COMPILING, len(planned.kernels))
-        binaries = await self._binaries(job.id, space, planned.kernels, request.target)
+        binaries = await self._binaries(self._current(job.id), space, planned.kernels)
         self._move(job.id, JobState.PUBLISHING)
         async with self._timed("assemble", request.target):
             manifest, blobs = await asyncio.to_thread(self.stages.assemble, planned.plan, binaries)
@@ -179,9 +180,10 @@ class Coordinator:
         self.metrics.seconds_saved.inc(seconds * current.merged)
 
     async def _binaries(
-        self, name: JobId, space: Space, kernels: tuple[PlannedKernel, ...], target: Target
+        self, job: Job, space: Space, kernels: tuple[PlannedKernel, ...]
     ) -> dict[str, bytes]:
         """All binaries by digest; what no cache has is built, shared with other jobs."""
+        name, target = job.id, job.request.target
         async with self._timed("lookup", target):
             stored = await space.shelf.kernels([kernel.key for kernel in kernels])
         binaries: dict[str, bytes] = {}
@@ -196,7 +198,7 @@ class Coordinator:
         self.metrics.seconds_saved.inc(len(binaries) * space.builds.seconds.value)
         self._progress(name, len(binaries))
         # No await between the look at `recent` and the start: no build can end unseen.
-        flights = space.builds.start(missing, target)
+        flights = space.builds.start(missing, target, job.share, job.request.priority)
         try:
             async with self._timed("build", target):
                 waits = {
@@ -290,3 +292,8 @@ class Coordinator:
 
     def _observe(self, stage: str, target: Target, seconds: float) -> None:
         self.metrics.stage_seconds.labels(stage, target.device).observe(seconds)
+
+
+def _in_turn(task: Task, job: Job) -> Task:
+    """A task as work of a job's share."""
+    return replace(task, share=job.share, priority=job.request.priority)

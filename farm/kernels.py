@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -14,10 +15,12 @@ from cache.lru import ByteLRU
 from farm.attempts import Attempts
 from farm.metrics import FarmMetrics, Mean
 from farm.pool import TaskFailed
+from farm.queue import Share
 from farm.retry import ErrorKind
 from farm.workers import PlannedKernel, build_task, built
 from fusec.errors import FusecError
 from fusec.options import Target
+from fusec.remote.protocol import Priority
 
 log = logging.getLogger("fusec.farm")
 
@@ -54,13 +57,20 @@ class KernelBuilds:
         """A binary that was built a moment ago."""
         return self._recent.get(key)
 
-    def start(self, kernels: Sequence[PlannedKernel], target: Target) -> list[Flight]:
-        """Join the builds in flight and start the others; every flight must be left again."""
+    def start(
+        self,
+        kernels: Sequence[PlannedKernel],
+        target: Target,
+        share: Share,
+        priority: Priority,
+    ) -> list[Flight]:
+        """Join the builds in flight and start the others, as work of `share`; every flight must be
+        left again."""
         new = [kernel for kernel in kernels if kernel.key not in self._flights]
         for batch in batches(new, self._attempts.pool.workers):
             flights = {kernel.key: Flight(kernel.key) for kernel in batch}
             self._flights.update(flights)
-            task = asyncio.create_task(self._build(batch, target))
+            task = asyncio.create_task(self._build(batch, target, share, priority))
             peers = tuple(flights.values())
             for flight in peers:
                 flight.batch, flight.peers = task, peers
@@ -95,19 +105,27 @@ class KernelBuilds:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _build(self, batch: Sequence[PlannedKernel], target: Target) -> None:
+    async def _build(
+        self,
+        batch: Sequence[PlannedKernel],
+        target: Target,
+        share: Share,
+        priority: Priority,
+    ) -> None:
         started = self._clock()
         label = f"{len(batch)} kernels" if len(batch) > 1 else f"kernel {batch[0].digest[:12]}"
         attempt, left = 1, list(batch)
         while left:
             try:
-                results = _results(left, await self._attempts.once(build_task(left, target, label)))
+                task = replace(build_task(left, target, label), share=share, priority=priority)
+                results = _results(left, await self._attempts.once(task))
             except TaskFailed as error:
                 verdict = await self._attempts.after(error, attempt)
                 if verdict is None:
                     results = dict.fromkeys((kernel.digest for kernel in left), error)
                 elif verdict.alone and len(left) > 1:
-                    await asyncio.gather(*(self._build([kernel], target) for kernel in left))
+                    alone = (self._build([kernel], target, share, priority) for kernel in left)
+                    await asyncio.gather(*alone)
                     return
                 else:
                     attempt += 1

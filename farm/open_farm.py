@@ -19,6 +19,7 @@ from farm.attempts import Attempts
 from farm.config import FarmConfig
 from farm.coordinator import Coordinator
 from farm.devices import detected
+from farm.fair_pool import FairPool
 from farm.gateway import create_app
 from farm.isolation import Isolated
 from farm.kernels import KernelBuilds
@@ -78,7 +79,9 @@ def open_app(
         key = SigningKey.read(Path(config.signing_key))
     others = read_trusted(Path(config.trusted_keys)) if config.trusted_keys else ()
 
-    attempts = Attempts(pool, metrics, config.task_s)
+    limits = config.limits()
+    fair = FairPool(pool, weight=lambda tenant: limits.of(tenant).weight, clock=clock)
+    attempts = Attempts(fair, metrics, config.task_s)
 
     def open_space(namespace: str) -> Space:
         kept = open_namespace(namespace) if namespace and open_namespace is not None else store
@@ -89,12 +92,12 @@ def open_app(
 
     def open_coordinator() -> Coordinator:
         return Coordinator(
-            pool,
+            fair,
             Spaces(open_space, named=open_namespace is not None),
             attempts,
             stages or FusecStages(),
             metrics,
-            limits=config.limits(),
+            limits=limits,
             clock=clock,
         )
 

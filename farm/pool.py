@@ -1,6 +1,7 @@
 """The interface of what runs tasks. Tasks and results are bytes; how they travel is the pool's.
 
-Two implementations keep one contract: `MemoryPool` (threads of this process) and `RayPool`.
+Three implementations keep one contract: `MemoryPool` (threads of this process), `RayPool`, and
+`FairPool`, which stands before another one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from farm.devices import CPU
+from farm.queue import NOBODY, Share
 from farm.retry import ErrorKind
+from fusec.remote.protocol import Priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class Task:
 
     ``label`` is for people and logs. ``needs`` is the class of worker (`farm.devices`); a GPU's
     has the whole GPU for the time of the task. ``gpu``: which one of those that the worker sees,
-    set by the pool.
+    set by the pool. ``share`` and ``priority`` say when its turn comes (`farm.fair_pool`).
     """
 
     kind: str
@@ -29,6 +32,8 @@ class Task:
     label: str = ""
     needs: str = CPU
     gpu: int = 0
+    share: Share = NOBODY
+    priority: Priority = Priority.WAITING
 
 
 class TaskFailed(Exception):

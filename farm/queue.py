@@ -43,6 +43,9 @@ class Share:
     job: str = ""
 
 
+NOBODY: Final = Share()
+
+
 @dataclass(frozen=True, slots=True)
 class Taken(Generic[K]):
     """An item whose turn has come; `since` is when it was pushed."""

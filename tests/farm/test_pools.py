@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from farm.devices import CPU
+from farm.fair_pool import FairPool
 from farm.memory_pool import MemoryPool
 from farm.pool import Pool, Task, TaskFailed
 from farm.retry import ErrorKind
@@ -16,11 +17,13 @@ from tests.farm.pool_tasks import work
 RAY = pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.xdist_group("ray")])
 
 
-@pytest.fixture(params=["memory", RAY])
+@pytest.fixture(params=["memory", "fair", RAY])
 def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     made: Pool
     if request.param == "memory":
         made = MemoryPool(work, 2)
+    elif request.param == "fair":
+        made = FairPool(MemoryPool(work, 2))
     else:
         request.getfixturevalue("ray_cluster")
         from farm.ray_pool import RayPool
@@ -33,12 +36,14 @@ def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
 GPU = "gpu:sm_90:nvidia-h200"
 
 
-@pytest.fixture(params=["memory", RAY])
+@pytest.fixture(params=["memory", "fair", RAY])
 def mixed(request: pytest.FixtureRequest) -> Iterator[Pool]:
     """Two CPU workers and a GPU, whose name Ray alone believes in."""
     made: Pool
     if request.param == "memory":
         made = MemoryPool(work, 2, gpus={GPU: (3,)})
+    elif request.param == "fair":
+        made = FairPool(MemoryPool(work, 2, gpus={GPU: (3,)}))
     else:
         request.getfixturevalue("ray_cluster")
         from farm.ray_pool import RayPool
