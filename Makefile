@@ -26,12 +26,13 @@ help:
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml .ci/install_helm.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(TORCH_PIP_ARGS) "$(TORCH)" numpy
 	@$(BIN)/python -c "import torch, sys; sys.exit(torch.version.cuda and 'pip brought a CUDA build of torch: set TORCH_PIP_ARGS to an index of CPU wheels')"
 	$(BIN)/python -c "import importlib.metadata as m; print('torch==' + m.version('torch'))" > $(VENV)/torch-constraint.txt
 	$(BIN)/python -m pip install --quiet -c $(VENV)/torch-constraint.txt -e '.[farm,cache,dev]'
+	$(BIN)/python .ci/install_helm.py $(BIN)
 	touch $(STAMP)
 
 test: venv

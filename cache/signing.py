@@ -130,7 +130,7 @@ class SigningKey:
             text = path.read_bytes()[:MAX_KEY_FILE].decode("ascii")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read the signing key {path}: {error}") from error
-        if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        if not is_private(status, os.geteuid()):
             raise ConfigError(f"others may read the signing key {path}", hint=f"chmod 600 {path}")
         kind, _, rest = text.strip().partition(" ")
         encoded, _, name = rest.strip().partition(" ")
@@ -154,6 +154,17 @@ class SigningKey:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         return Ed25519PrivateKey.from_private_bytes(self.secret)
+
+
+def is_private(status: os.stat_result, user: int) -> bool:
+    """Whether a file is for `user` alone.
+
+    Root may have given it to the user's group to read: so a Kubernetes Secret is mounted for a
+    container that does not run as root, and no tighter.
+    """
+    if status.st_uid == 0 and user != 0:
+        return not status.st_mode & (stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO)
+    return not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
 
 
 _HINT = "`fusec keys generate` makes a pair: the key for the farm, its .pub for clients"

@@ -28,6 +28,7 @@ from cache.seal import Signer, split
 from cache.signing import (
     PublicKey,
     SigningKey,
+    is_private,
     parse_trusted,
     public_path,
     read_trusted,
@@ -82,6 +83,22 @@ def test_a_key_that_others_may_read_is_refused(tmp_path):
     path.chmod(0o640)
     with pytest.raises(ConfigError, match="others may read"):
         SigningKey.read(path)
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "user", "private"),
+    [
+        (1000, 0o600, 1000, True),
+        (1000, 0o440, 1000, False),
+        (0, 0o440, 65532, True),  # a Secret's file, as Kubernetes mounts it
+        (0, 0o460, 65532, False),
+        (0, 0o444, 65532, False),
+        (0, 0o440, 0, False),
+    ],
+)
+def test_whose_a_key_file_must_be(owner, mode, user, private):
+    status = os.stat_result((stat.S_IFREG | mode, 1, 1, 1, owner, 65532, 10, 0, 0, 0))
+    assert is_private(status, user) is private
 
 
 def test_a_key_is_made_once(tmp_path):

@@ -1,0 +1,192 @@
+"""The chart over its own values files: lint, schemas, policy, and what its parts promise."""
+
+import json
+import re
+
+import pytest
+import yaml
+
+from tests.deploy import policy, schemas
+from tests.deploy.manifests import load, of_kind, pods, program
+from tests.deploy.tools import CHART, run, template, try_template
+
+KEYS = (
+    "signing.existingSecret=fusec-signing",
+    "signing.existingConfigMap=fusec-trusted",
+)
+VALUES = sorted(path.name for path in CHART.glob("values-*.yaml"))
+S3 = ("store.type=s3", "store.s3.bucket=kernels", "store.s3.existingSecret=s3")
+FARM = ("farm.enabled=true", *KEYS)
+
+
+def _render(name, *sets):
+    return load(template(*([CHART / name] if name else []), sets=(*KEYS, *sets)))
+
+
+def test_the_values_files_are_there():
+    assert VALUES == ["values-laptop.yaml", "values-s3-aws.yaml", "values-s3-in-cluster.yaml"]
+
+
+@pytest.mark.parametrize("name", ["values.yaml", *VALUES])
+def test_lint(name):
+    sets = [part for text in KEYS for part in ("--set", text)]
+    run("helm", "lint", "--strict", "--quiet", CHART, "--values", CHART / name, *sets)
+
+
+@pytest.mark.parametrize("version", [schemas.OLDEST, schemas.NEWEST])
+@pytest.mark.parametrize("name", ["", *VALUES])
+def test_what_it_renders_is_valid_and_keeps_the_policy(name, version):
+    documents = _render(name)
+    assert [text for item in documents for text in schemas.errors(item, version)] == []
+    assert policy.broken(documents) == []
+    assert len({(d["kind"], d["metadata"]["name"]) for d in documents}) == len(documents)
+
+
+@pytest.mark.parametrize("disk", ["emptyDir", "hostPath", "claim"])
+def test_disks_in_front_of_s3(disk):
+    sets = (*S3, f"store.disk.type={disk}", "store.disk.hostPath=/mnt/nvme/fusec")
+    documents = load(template(sets=sets))
+    assert [text for item in documents for text in schemas.errors(item, schemas.NEWEST)] == []
+    assert policy.broken(documents) == []
+    (pod,) = (pod for pod in pods(documents) if pod.where == "Deployment/fusec-cache")
+    (volume,) = (item for item in pod.spec["volumes"] if item["name"] == "disk")
+    assert {"claim": "ephemeral"}.get(disk, disk) in volume
+
+
+def test_the_private_key_is_the_gateways_alone():
+    documents = _render("values-s3-aws.yaml")
+    holders = [
+        pod.where
+        for pod in pods(documents)
+        if any(
+            v.get("secret", {}).get("secretName") == "fusec-signing" for v in pod.spec["volumes"]
+        )
+    ]
+    assert holders == ["Deployment/fusec-gateway"]
+    for pod in pods(documents):
+        if pod.where.startswith("RayCluster"):
+            text = json.dumps(pod.spec)
+            assert "secretKeyRef" not in text, "workers hold no secret of ours"
+            assert "signing" not in text
+
+
+def test_a_pod_ends_after_its_requests():
+    # uvicorn's timeout_graceful_shutdown in both commands.
+    for package in ("cache", "farm"):
+        text = (CHART.parents[2] / package / "__main__.py").read_text()
+        assert "timeout_graceful_shutdown=30" in text
+    documents = _render("values-s3-aws.yaml")
+    for where, name in (("cache", "cache"), ("gateway", "gateway")):
+        (pod,) = (pod for pod in pods(documents) if pod.where == f"Deployment/fusec-{where}")
+        hook = program(documents, pod.where, name).container["lifecycle"]["preStop"]["exec"][
+            "command"
+        ]
+        assert pod.spec["terminationGracePeriodSeconds"] >= int(hook[1]) + 30 + 5
+
+
+def test_probes_ask_routes_that_there_are():
+    from cache.service import ROUTES
+
+    known = {route.path.pattern.removesuffix("()") for route in ROUTES if not route.role}
+    documents = _render("values-s3-aws.yaml")
+    for where, name in (("cache", "cache"), ("gateway", "gateway")):
+        found = program(documents, f"Deployment/fusec-{where}", name).container
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert found[probe]["httpGet"]["path"] in known
+
+
+def test_the_ray_cluster_is_tuned():
+    documents = _render("values-s3-aws.yaml")
+    spec = of_kind(documents, "RayCluster")["fusec-ray"]["spec"]
+    assert spec["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    assert spec["autoscalerOptions"]["version"] == "v2"
+    assert spec["gcsFaultToleranceOptions"]["redisAddress"]
+    cpu, gpu = spec["workerGroupSpecs"]
+    assert {g["template"]["spec"]["restartPolicy"] for g in (cpu, gpu)} == {"Never"}
+    assert gpu["rayStartParams"]["num-cpus"] == "0"
+    # Ray's own way of quoting: a JSON string that holds JSON.
+    resources = json.loads(json.loads(gpu["rayStartParams"]["resources"]))
+    assert resources == {"gpu:sm_90:nvidia-h200": 1}
+    (worker,) = gpu["template"]["spec"]["containers"]
+    assert worker["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert gpu["template"]["spec"]["tolerations"]
+
+
+def test_scaling_on_requests_a_second():
+    sets = (*S3, "cache.autoscaling.enabled=true", "cache.autoscaling.requestsPerSecond=500")
+    documents = load(template(sets=sets))
+    (hpa,) = of_kind(documents, "HorizontalPodAutoscaler").values()
+    assert schemas.errors(hpa, schemas.NEWEST) == []
+    cpu, requests = hpa["spec"]["metrics"]
+    assert cpu["resource"]["name"] == "cpu"
+    assert requests["pods"]["metric"]["name"] == "fusec_cache_requests_per_second"
+    assert "replicas" not in of_kind(documents, "Deployment")["fusec-cache"]["spec"]
+
+
+def test_tokens_that_are_made_and_what_the_service_is_told_fit():
+    from cache.auth import Grant, hash_token
+
+    (secret,) = of_kind(load(template()), "Secret").values()
+    held = secret["stringData"]
+    granted = {grant.role: grant for grant in map(Grant.parse, held["grants"].split(","))}
+    for role in ("submit", "write", "admin"):
+        assert granted[role].sha256 == hash_token(held[f"{role}-token"])
+    assert len({held[f"{name}-token"] for name in ("gateway", *granted)}) == 4
+    assert all(len(held[f"{name}-token"]) >= 43 for name in granted)
+
+
+WRONG = {
+    "store.type=disk": "store",
+    "store.typo=s3": "typo",
+    "cache.settings.memory_byte=1": "memory_byte",
+    "images.cache.tag=latest": "tag",
+    "cache.replicas=2": "several replicas",
+    "store.type=s3": "store.s3.bucket",
+    "store.disk.type=emptyDir": "in front of S3",
+    "farm.enabled=true": "signing key",
+    "cache.ingress.enabled=true": "cache.ingress.host",
+    "cache.preStopSeconds=60": "terminationGracePeriodSeconds",
+}
+
+
+def test_static_keys_need_keys():
+    _, error = try_template(sets=("store.type=s3", "store.s3.bucket=kernels"))
+    assert "store.s3.existingSecret" in error
+
+
+@pytest.mark.parametrize("setting", WRONG)
+def test_wrong_values_are_refused_and_named(setting):
+    _, error = try_template(sets=(setting,))
+    assert WRONG[setting] in error
+
+
+def test_every_value_has_a_comment_and_a_schema():
+    text = (CHART / "values.yaml").read_text()
+    values = yaml.safe_load(text)
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    without = set()
+
+    def walk(node, held, path):
+        if "$ref" in node:
+            node = schema["definitions"][node["$ref"].rpartition("/")[2]]
+        known = node.get("properties")
+        if not known:
+            return
+        assert node["additionalProperties"] is False, path
+        for name in known:
+            if name != "global" and name not in held and path != "settings":
+                without.add(f"{path}.{name}")
+        for name, item in held.items():
+            assert name in known, f"{path}.{name} is not in the schema"
+            if isinstance(item, dict) and name not in ("settings", "resources", "rayletResources"):
+                walk(known[name], item, f"{path}.{name}")
+
+    walk(schema, values, "")
+    assert without == set()
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if re.match(r"\s*[a-zA-Z]+:", line) and not re.match(r"\s+(requests|limits):", line):
+            is_leaf = not line.rstrip().endswith(":") or lines[number + 1].lstrip().startswith(
+                "requests"
+            )
+            assert not is_leaf or lines[number - 1].lstrip().startswith("#"), line

@@ -1,0 +1,115 @@
+"""What the chart sets, the programs know: each container's environment is read by its own code."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from cache.auth import allows, role_of
+from cache.config import ServiceConfig
+from farm.config import FarmConfig
+from tests.deploy.manifests import environment, load, program
+from tests.deploy.test_chart import KEYS, VALUES
+from tests.deploy.tools import CHART, template
+
+GIVEN = {"fusec-s3/access-key-id": "id", "fusec-s3/secret-access-key": "secret"}
+
+
+@pytest.fixture(params=VALUES)
+def documents(request):
+    return load(template(CHART / request.param, sets=KEYS))
+
+
+@pytest.fixture
+def read(tmp_path):
+    """The environment of a container, and files for those that are mounted."""
+
+    def read(documents, where, name):
+        found = program(documents, where, name)
+        return environment(found, documents, GIVEN, tmp_path / name)
+
+    return read
+
+
+def test_the_service_starts_with_what_it_is_given(documents, read):
+    found = read(documents, "Deployment/fusec-cache", "cache")
+    config = ServiceConfig.load(found)
+    assert config.tokens
+    assert not config.insecure
+    assert config.farm_url == "http://fusec-gateway.fusec.svc:8701"
+    assert config.policy().needs_use, "what the collector goes by is written down"
+
+
+def test_the_gateway_starts_with_what_it_is_given(documents, read):
+    config = FarmConfig.load(read(documents, "Deployment/fusec-gateway", "gateway"))
+    service = ServiceConfig.load(read(documents, "Deployment/fusec-cache", "cache"))
+    assert config.token == service.farm_token
+    role = role_of(service.tokens, f"Bearer {config.cache_token}", "any-namespace")
+    assert role is not None
+    assert allows(role, "write")
+    assert config.cache_url == "http://fusec-cache.fusec.svc:8700"
+    assert config.signing_key
+    assert config.trusted_keys
+
+
+def test_the_collector_has_the_services_store_and_rules(read):
+    documents = load(template(CHART / "values-s3-aws.yaml", sets=KEYS))
+    collector = ServiceConfig.load(read(documents, "CronJob/fusec-collector", "collector"))
+    service = ServiceConfig.load(read(documents, "Deployment/fusec-cache", "cache"))
+    for name in ("store", "s3_endpoint", "s3_region"):
+        assert getattr(collector, name) == getattr(service, name)
+    assert collector.policy() == service.policy()
+    assert not collector.tokens
+
+
+def test_a_store_on_a_volume_is_collected_by_the_service(read):
+    found = ServiceConfig.load(
+        read(load(template(sets=("store.type=file",))), "Deployment/fusec-cache", "cache")
+    )
+    assert found.store == "file:///var/lib/fusec"
+    assert found.gc_every_s == 86400
+
+
+def test_tls_inside_the_cluster(read):
+    sets = ("cache.tls.secret=cache-tls", "farm.gateway.tls.secret=gateway-tls")
+    documents = load(template(CHART / "values-s3-in-cluster.yaml", sets=sets))
+    service = ServiceConfig.load(read(documents, "Deployment/fusec-cache", "cache"))
+    gateway = FarmConfig.load(read(documents, "Deployment/fusec-gateway", "gateway"))
+    assert service.farm_url == "https://fusec-gateway.fusec.svc:8701"
+    assert gateway.cache_url == "https://fusec-cache.fusec.svc:8700"
+    assert (service.tls().scheme, gateway.tls().scheme) == ("https", "https")
+    for path in (service.farm_ca, service.tls_key, gateway.cache_ca, gateway.tls_key):
+        assert Path(path).exists(), "it is not mounted"
+    for where, name in (("cache", "cache"), ("gateway", "gateway")):
+        found = program(documents, f"Deployment/fusec-{where}", name).container
+        assert found["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+
+
+@pytest.mark.parametrize(
+    ("part", "config"), [("cache", ServiceConfig), ("farm.gateway", FarmConfig)]
+)
+def test_settings_are_fields_of_the_configuration(part, config):
+    node = json.loads((CHART / "values.schema.json").read_text())
+    for name in part.split("."):
+        node = node["properties"][name]
+    settings = node["properties"]["settings"]["properties"]
+    fields = {item.name: item for item in dataclasses.fields(config)}
+    assert set(settings) <= set(fields)
+    kinds = {"integer": int, "number": float, "boolean": bool, "string": str}
+    for name, node in settings.items():
+        kind = kinds[node.get("type", "string")]
+        assert type(fields[name].default) is kind, name
+
+
+def test_large_and_small_numbers_arrive_as_they_were_written(read, tmp_path):
+    given = tmp_path / "values.json"
+    settings = {"queue_limit": 123456789, "keep_s": 0.25, "task_s": 86400}
+    made = {"enabled": True, "gateway": {"settings": settings}}
+    cache = {"settings": {"memory_bytes": 68719476736}}
+    given.write_text(json.dumps({"farm": made, "cache": cache}))
+    documents = load(template(given, sets=KEYS))
+    gateway = FarmConfig.load(read(documents, "Deployment/fusec-gateway", "gateway"))
+    assert (gateway.queue_limit, gateway.keep_s, gateway.task_s) == (123456789, 0.25, 86400)
+    service = ServiceConfig.load(read(documents, "Deployment/fusec-cache", "cache"))
+    assert service.memory_bytes == 68719476736
