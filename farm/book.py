@@ -79,7 +79,7 @@ class JobBook:
         self._check_room(tenant, len(request.graph))
         self._ended.pop(name, None)
         self._held[tenant] += len(request.graph)
-        job = self.put(Job(request, now, tenant).heard(request.waiter, now))
+        job = self.put(Job(request, now, tenant, since=now).heard(request.waiter, now))
         self._queue.push(name, job.share, request.priority, now)
         return job, Admission.QUEUED
 

@@ -19,8 +19,9 @@ from typing import Final
 from cache.errors import CacheError
 from farm.attempts import Attempts
 from farm.book import Admission, JobBook
+from farm.estimate import Estimates
 from farm.job import Job, JobId
-from farm.metrics import FarmMetrics, Mean
+from farm.metrics import FarmMetrics
 from farm.pool import Pool, Task, TaskFailed
 from farm.quota import Limits
 from farm.retry import ErrorKind
@@ -28,7 +29,7 @@ from farm.spaces import Space, Spaces
 from farm.workers import Planned, PlannedKernel, Stages, kind_of, plan_task
 from fusec.errors import FusecError
 from fusec.options import Target
-from fusec.remote.protocol import FarmJob, JobState
+from fusec.remote.protocol import FarmJob, JobState, JobStatus
 
 log = logging.getLogger("fusec.farm")
 
@@ -59,7 +60,7 @@ class Coordinator:
         self._clock = clock
         self._tasks: dict[JobId, asyncio.Task[None]] = {}
         self._changes: dict[JobId, asyncio.Event] = {}
-        self._job_seconds = Mean()
+        self._estimates = Estimates()
         self._closing = False
 
     # -- for the gateway ------------------------------------------------------------------------
@@ -68,8 +69,11 @@ class Coordinator:
         """A job in flight or just ended."""
         return self._book.get(name)
 
-    def position(self, job: Job) -> int:
-        return self._book.position(job.id)
+    def status(self, job: Job) -> JobStatus:
+        """What a waiter is told of a job now."""
+        before = self._book.position(job.id)
+        left_s = self._estimates.left_s(job, before, self._running_limit, self._clock())
+        return job.status(before, left_s)
 
     def drop(self, name: JobId) -> None:
         """Forget an ended job whose artifact has gone from the store."""
@@ -112,8 +116,8 @@ class Coordinator:
 
     def retry_after_s(self) -> float:
         """When a client that met a full queue may ask again: about when a slot comes free."""
-        per_job = self._job_seconds.value or 1.0
-        return min(30.0, max(1.0, per_job / max(1, self._running_limit)))
+        slot_s = self._estimates.slot_s(self._running_limit)
+        return min(30.0, max(1.0, 1.0 if slot_s is None else slot_s))
 
     @property
     def load(self) -> tuple[int, int]:
@@ -163,6 +167,7 @@ class Coordinator:
         async with self._timed("publish", request.target):
             await space.shelf.publish(f"graph/{job.fingerprint}", manifest, blobs)
         current = self._current(job.id)
+        self._estimates.learn(current, self._clock())
         self._book.done(current, self._clock())
         self._changed(job.id)
         self._count_end(job.id)
@@ -175,7 +180,6 @@ class Coordinator:
             current.merged,
             extra={"action": "done"},
         )
-        self._job_seconds.add(seconds)
         self._observe("total", request.target, seconds)
         self.metrics.seconds_saved.inc(seconds * current.merged)
 
@@ -196,7 +200,7 @@ class Coordinator:
                 binaries[kernel.digest] = binary
         self.metrics.kernels.labels("stored").inc(len(binaries))
         self.metrics.seconds_saved.inc(len(binaries) * space.builds.seconds.value)
-        self._progress(name, len(binaries))
+        self._progress(name, len(binaries), stored=len(binaries))
         # No await between the look at `recent` and the start: no build can end unseen.
         flights = space.builds.start(missing, target, job.share, job.request.priority)
         try:
@@ -231,11 +235,13 @@ class Coordinator:
         return job
 
     def _move(self, name: JobId, state: JobState, total: int | None = None) -> None:
-        self._book.put(self._current(name).to(state, kernels_total=total))
+        job, now = self._current(name), self._clock()
+        self._estimates.learn(job, now)
+        self._book.put(job.to(state, now, kernels_total=total))
         self._changed(name)
 
-    def _progress(self, name: JobId, done: int) -> None:
-        self._book.put(self._current(name).kernels(done))
+    def _progress(self, name: JobId, done: int, *, stored: int | None = None) -> None:
+        self._book.put(self._current(name).kernels(done, stored=stored))
         self._changed(name)
 
     def _fail(self, name: JobId, kind: ErrorKind, message: str) -> None:

@@ -150,7 +150,7 @@ async def _submit(
     job, admission = farm.submit(tenant, submitted)
     farm.metrics.submits.labels(admission.value).inc()
     log.info("submit %s: %s", job.fingerprint[:12], admission, extra={"action": "submit"})
-    return _status(202, job.status(farm.position(job)))
+    return _status(202, farm.status(job))
 
 
 async def _check_fingerprint(farm: Coordinator, job: FarmJob) -> None:
@@ -195,7 +195,7 @@ async def _poll(farm: Coordinator, request: Request, name: JobId) -> Response:
     job = await farm.watch(name, waiter, int(_number(params, "after")), wait_s)
     if job is None:
         raise Refused(404, Refusal("UnknownJob", "no such job here: submit it again"))
-    return _status(200, job.status(farm.position(job)))
+    return _status(200, farm.status(job))
 
 
 def _cancel(farm: Coordinator, request: Request, name: JobId) -> Response:

@@ -43,16 +43,21 @@ class Job:
 
     ``waiters`` maps the name of each client that waits to when it was last heard of. ``merged``
     counts submits that joined this job instead of compiling. ``seq`` grows with every change that
-    a waiter can see. Once final, a job holds the request without the graph.
+    a waiter can see. ``since``: when it entered its state; ``started_at``: when it was taken out
+    of the queue. ``kernels_stored``: those that nobody had to build. Once final, a job holds the
+    request without the graph.
     """
 
     request: FarmJob
     submitted_at: float
     tenant: str = ""
     state: JobState = JobState.QUEUED
+    since: float = 0.0
+    started_at: float = 0.0
     seq: int = 1
     kernels_done: int = 0
     kernels_total: int = 0
+    kernels_stored: int = 0
     merged: int = 0
     waiters: tuple[tuple[str, float], ...] = ()
     error: JobError | None = None
@@ -77,17 +82,29 @@ class Job:
         """When a waiter was heard of last."""
         return max((seen for _, seen in self.waiters), default=self.submitted_at)
 
-    def to(self, state: JobState, *, kernels_total: int | None = None) -> Job:
+    def to(self, state: JobState, now: float, *, kernels_total: int | None = None) -> Job:
         """The job in its next state; `done` and `failed` are for the last. May raise
         IllegalTransition."""
         if state.final:
             raise IllegalTransition(f"{state} is entered by done() or failed()")
         total = self.kernels_total if kernels_total is None else kernels_total
-        return replace(self._checked(state), state=state, seq=self.seq + 1, kernels_total=total)
+        return replace(
+            self._checked(state),
+            state=state,
+            since=now,
+            started_at=now if self.state is JobState.QUEUED else self.started_at,
+            seq=self.seq + 1,
+            kernels_total=total,
+        )
 
-    def kernels(self, done: int) -> Job:
-        """The job with this many of its kernels there."""
-        return replace(self, kernels_done=min(done, self.kernels_total), seq=self.seq + 1)
+    def kernels(self, done: int, *, stored: int | None = None) -> Job:
+        """The job with this many of its kernels there, of which so many were stored before."""
+        return replace(
+            self,
+            kernels_done=min(done, self.kernels_total),
+            kernels_stored=self.kernels_stored if stored is None else stored,
+            seq=self.seq + 1,
+        )
 
     def done(self, now: float, *, remember_s: float) -> Job:
         """The job with its artifact published."""
@@ -116,8 +133,8 @@ class Job:
         """`waiter` waits no more."""
         return replace(self, waiters=tuple(item for item in self.waiters if item[0] != waiter))
 
-    def status(self, position: int = 0) -> JobStatus:
-        """What a waiter is told; `position` jobs are before it."""
+    def status(self, position: int = 0, left_s: float | None = None) -> JobStatus:
+        """What a waiter is told; `position` jobs are before it, and it takes `left_s` seconds."""
         return JobStatus(
             self.fingerprint,
             self.state,
@@ -125,6 +142,7 @@ class Job:
             kernels_done=self.kernels_done,
             kernels_total=self.kernels_total,
             position=position,
+            left_s=left_s,
             error=self.error,
         )
 
@@ -133,6 +151,7 @@ class Job:
             self._checked(state),
             request=replace(self.request, graph=b""),
             state=state,
+            since=now,
             seq=self.seq + 1,
             error=error,
             ended_at=now,

@@ -21,6 +21,7 @@ from cache.protocol import PATH_COMPILE, Value
 from fusec.errors import FarmFailed, RemoteError, WireError
 from fusec.remote.jobs import FrontRecord
 from fusec.remote.protocol import (
+    DRAINING,
     FRONT_REFUSED,
     SUBMIT_PATH,
     FarmJob,
@@ -226,9 +227,13 @@ class _Forgotten(Exception):
 
 
 class _Busy(FarmUnavailable):
-    def __init__(self, retry_after_s: float) -> None:
+    """The farm takes nothing on now: a limit is met (status 429), or it is drained."""
+
+    def __init__(self, why: str, retry_after_s: float) -> None:
         super().__init__(
-            "the farm's queue is full", Cause.BUSY, hint="add workers, or raise its queue limit"
+            f"the farm takes no more now: {why}" if why else "the farm's queue is full",
+            Cause.BUSY,
+            hint="`fusec farm status` shows what it does",
         )
         self.retry_after_s = retry_after_s
 
@@ -251,8 +256,9 @@ def _raise_for(status: int, value: Value) -> None:
     if status in (200, 201, 202):
         return
     refusal = Refusal.from_wire(value)
-    if status == 429:
-        raise _Busy(min(max(refusal.retry_after_s or 1.0, 0.1), BUSY_S))
+    if status == 429 or refusal.kind == DRAINING:
+        pause = min(max(refusal.retry_after_s or 1.0, 0.1), BUSY_S)
+        raise _Busy(refusal.message, pause)
     text = f"status {status} {refusal.message}".rstrip()
     if status >= 500:
         raise FarmUnavailable(

@@ -31,6 +31,7 @@ MAX_STATUS: Final = 64 << 10
 MAX_MESSAGE: Final = 4096
 MAX_WAIT_S: Final = 60.0
 FRONT_REFUSED: Final = "FrontNotTrusted"  # the kind of the refusal of a front record by role
+DRAINING: Final = "Draining"  # the kind of the refusal of a farm that takes no work now
 _WAITER: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 _COUNT: Final = range(1 << 31)
 _SUBMIT: Final = frozenset({"v", "kind", "body"})
@@ -47,8 +48,19 @@ _GRAPH: Final = frozenset(
     }
 )
 _STATUS: Final = frozenset(
-    {"v", "fingerprint", "state", "kernels_done", "kernels_total", "position", "seq", "error"}
+    {
+        "v",
+        "fingerprint",
+        "state",
+        "kernels_done",
+        "kernels_total",
+        "position",
+        "left_s",
+        "seq",
+        "error",
+    }
 )
+_MOST_LEFT_S: Final = 1e6
 
 
 class Priority(IntEnum):
@@ -127,7 +139,8 @@ class JobError:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A job at one moment. ``seq`` grows with every change; ``position`` counts jobs before it."""
+    """A job at one moment. ``seq`` grows with every change; ``position`` counts jobs before it;
+    ``left_s`` is an estimate of the seconds until it is done, None when there is no telling."""
 
     fingerprint: str
     state: JobState
@@ -136,6 +149,7 @@ class JobStatus:
     kernels_total: int = 0
     position: int = 0
     error: JobError | None = None
+    left_s: float | None = None
 
     def to_wire(self) -> dict[str, Value]:
         error: dict[str, Value] | None = None
@@ -148,6 +162,7 @@ class JobStatus:
             "kernels_done": self.kernels_done,
             "kernels_total": self.kernels_total,
             "position": self.position,
+            "left_s": None if self.left_s is None else min(self.left_s, _MOST_LEFT_S),
             "seq": self.seq,
             "error": error,
         }
@@ -164,12 +179,17 @@ class JobStatus:
             state = JobState(str(fields["state"]))
         except ValueError as error:
             raise WireError(f"unknown job state {fields['state']!r:.40}") from error
+        left_s = fields["left_s"]
+        if left_s is not None and not (isinstance(left_s, float) and 0 <= left_s <= _MOST_LEFT_S):
+            raise WireError(f"left_s is no number of seconds: {left_s!r:.40}")
         raw = fields["error"]
         failure = None
         if raw is not None:
             text = _fields(raw, frozenset({"kind", "message"}), "a job's error")
             failure = JobError(str(text["kind"])[:64], str(text["message"])[:MAX_MESSAGE])
-        return cls(_fingerprint(fields["fingerprint"]), state, error=failure, **counts)
+        return cls(
+            _fingerprint(fields["fingerprint"]), state, error=failure, left_s=left_s, **counts
+        )
 
 
 @dataclass(frozen=True, slots=True)

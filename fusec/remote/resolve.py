@@ -28,7 +28,7 @@ from fusec.remote.farm import FarmClient, FarmUnavailable
 from fusec.remote.jobs import FrontRecord, GraphJob
 from fusec.remote.journal import Journal
 from fusec.remote.notices import Notices
-from fusec.remote.progress import Progress, terminal_progress
+from fusec.remote.progress import Progress, open_progress
 from fusec.remote.protocol import Priority
 from fusec.remote.ticket import CompileLocal, Means, Ticket
 from fusec.remote.tidy import tidy_beside
@@ -74,7 +74,7 @@ class Resolver:
             options,
             recorder,
             self._notices,
-            progress or terminal_progress(options.progress),
+            progress or open_progress(options.progress),
             compile_local or _default_compiler,
             self._journal,
             priority,

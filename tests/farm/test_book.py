@@ -34,7 +34,7 @@ def test_a_running_job_is_joined_too() -> None:
     book.submit(farm_job("t.a"), 0.0)
     job = book.next(0.0)
     assert job is not None
-    book.put(job.to(JobState.LOWERING))
+    book.put(job.to(JobState.LOWERING, 11.0))
     assert book.submit(farm_job("t.a", waiter="other"), 1.0)[1] is Admission.MERGED
     assert book.queued == 0
     assert book.running == 1
@@ -110,7 +110,12 @@ def test_ended_jobs_are_bounded() -> None:
         job, _ = book.submit(farm_job(f"t.n{number}"), 0.0)
         book.next(0.0)
         book.done(
-            book.put(job.to(JobState.LOWERING).to(JobState.COMPILING).to(JobState.PUBLISHING)), 0.0
+            book.put(
+                job.to(JobState.LOWERING, 11.0)
+                .to(JobState.COMPILING, 11.0)
+                .to(JobState.PUBLISHING, 11.0)
+            ),
+            0.0,
         )
     book.forget(1.0)
     assert (

@@ -12,10 +12,10 @@ def _job() -> Job:
 
 
 def test_the_whole_way() -> None:
-    job = _job().to(JobState.LOWERING).to(JobState.COMPILING, kernels_total=3)
+    job = _job().to(JobState.LOWERING, 11.0).to(JobState.COMPILING, 11.0, kernels_total=3)
     job = job.kernels(2)
     assert (job.status().kernels_done, job.status().kernels_total) == (2, 3)
-    job = job.to(JobState.PUBLISHING).done(12.0, remember_s=60.0)
+    job = job.to(JobState.PUBLISHING, 11.0).done(12.0, remember_s=60.0)
     assert job.state is JobState.DONE
     assert job.request.graph == b"", "an ended job must not hold its graph in memory"
 
@@ -23,20 +23,20 @@ def test_the_whole_way() -> None:
 @pytest.mark.parametrize("state", [JobState.COMPILING, JobState.PUBLISHING, JobState.QUEUED])
 def test_no_stage_is_skipped(state: JobState) -> None:
     with pytest.raises(IllegalTransition):
-        _job().to(state)
+        _job().to(state, 11.0)
 
 
 def test_final_is_final() -> None:
     failed = _job().failed(JobError("timeout", "late"), 11.0, remember_s=1.0)
     with pytest.raises(IllegalTransition):
-        failed.to(JobState.LOWERING)
+        failed.to(JobState.LOWERING, 11.0)
     with pytest.raises(IllegalTransition):
         failed.done(12.0, remember_s=1.0)
 
 
 def test_every_visible_change_raises_seq() -> None:
     job = _job()
-    later = job.to(JobState.LOWERING).to(JobState.COMPILING, kernels_total=1).kernels(1)
+    later = job.to(JobState.LOWERING, 11.0).to(JobState.COMPILING, 11.0, kernels_total=1).kernels(1)
     assert later.seq == job.seq + 3
 
 

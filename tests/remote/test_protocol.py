@@ -55,6 +55,11 @@ def test_a_front_record_survives_the_wire() -> None:
 
 def test_a_status_survives_the_wire() -> None:
     assert JobStatus.from_wire(STATUS.to_wire()) == STATUS
+    timed = replace(STATUS, left_s=12.5)
+    assert JobStatus.from_wire(timed.to_wire()) == timed
+    for wrong in (float("nan"), -1.0, 1e9, True, "soon"):
+        with pytest.raises(WireError, match="left_s"):
+            JobStatus.from_wire({**STATUS.to_wire(), "left_s": wrong})
     long = replace(STATUS, error=JobError("k" * 999, "m" * 99_999))
     assert len(pack(long.to_wire())) < 8192
 

@@ -21,7 +21,7 @@ from cache.embedded import serve_in_thread
 from farm.embedded import EmbeddedFarm, embedded_farm
 from fusec.errors import CompileError, LoadError, OptionsError, PolicyError
 from fusec.options import Options
-from fusec.remote.progress import Silent, detail, terminal_progress
+from fusec.remote.progress import LogLines, Silent, TerminalLine, detail, open_progress
 from fusec.remote.protocol import JobState, JobStatus
 from fusec.remote.resolve import Resolver
 from fusec.remote.tiers import Source
@@ -199,33 +199,72 @@ def _terminal() -> Iterator[tuple[io.TextIOWrapper, int]]:
     os.close(master)
 
 
-def test_a_terminal_gets_a_bar_and_a_pipe_gets_nothing(
+class _Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_terminal_gets_a_bar_once_a_wait_takes_long(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    status = JobStatus("a" * 64, JobState.COMPILING, 1, 5, 12)
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert isinstance(terminal_progress(True), Silent)
-    with terminal_progress(True).waiting("forward 0") as report:
-        report(status)
+    status = JobStatus("a" * 64, JobState.COMPILING, 1, 5, 12, left_s=40.0)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     with _terminal() as (stream, master):
         monkeypatch.setattr(sys, "stderr", stream)
-        assert isinstance(terminal_progress(False), Silent)
-        with terminal_progress(True).waiting("forward 0") as report:
-            report(status)
+        assert isinstance(open_progress(False), Silent)
+        assert isinstance(open_progress(True), TerminalLine)
+        clock = _Clock()
+        progress = TerminalLine(clock)
+        with progress.waiting("forward 0") as report:
+            report(replace(status, kernels_done=4))
+            clock.now = 3.5
+            with progress.waiting("backward 0") as other:
+                report(status)
+                clock.now = 9.0
+                other(status)  # the terminal is taken
             time.sleep(0.15)
         shown = os.read(master, 1 << 16).decode()
     assert "forward 0" in shown
-    assert "kernels 5/12" in shown
+    assert "kernels 5/12, about 40 s left" in shown
+    assert "4/12" not in shown, "a short wait shows nothing"
+    assert "backward" not in shown
     assert capfd.readouterr().out == ""
+
+
+def test_a_pipe_gets_a_line_of_the_log_once_a_wait_takes_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert isinstance(open_progress(True), LogLines)
+    caplog.set_level("INFO", "fusec.remote")
+    clock = _Clock()
+    lines = LogLines(clock)
+    with lines.waiting("forward 0") as report:
+        for second in range(60):
+            clock.now = float(second)
+            report(JobStatus("a" * 64, JobState.COMPILING, 1, second // 10, 12))
+        report(JobStatus("a" * 64, JobState.DONE, 1, 12, 12))
+    told = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert [level for level, _ in told] == ["WARNING", "INFO"]
+    assert told[0][1].startswith("fusec: waiting for the farm: forward 0: kernels 0/12")
+    assert "kernels 3/12" in told[1][1]
 
 
 @pytest.mark.parametrize(
     ("status", "words"),
     [
         (JobStatus("a" * 64, JobState.QUEUED, position=3), "queued, 3 before"),
-        (JobStatus("a" * 64, JobState.QUEUED), "queued"),
+        (JobStatus("a" * 64, JobState.QUEUED), "queued, next"),
+        (
+            JobStatus("a" * 64, JobState.QUEUED, position=3, left_s=200.0),
+            "queued, 3 before, about 3 min left",
+        ),
+        (JobStatus("a" * 64, JobState.LOWERING, left_s=0.2), "lowering, about 1 s left"),
+        (JobStatus("a" * 64, JobState.LOWERING, left_s=7200.0), "lowering, about 2 h left"),
         (JobStatus("a" * 64, JobState.LOWERING), "lowering"),
         (JobStatus("a" * 64, JobState.PUBLISHING, 9, 12, 12), "publishing"),
     ],
