@@ -12,7 +12,7 @@ from fusec.ir.graph import Node
 from fusec.ir.loop import Buffer, Compute, Scalar
 from fusec.lower.context import Lowering, Value, compute_type, normalise_dim
 from fusec.lower.rules import Rule, convert, kwarg, operand, to_type
-from fusec.lower.view import View, loop_axes, whole
+from fusec.lower.view import View, loop_axes, overlaps, whole
 from fusec.lower.views import diagonal_place, slice_start
 
 
@@ -77,7 +77,16 @@ def _constant_pad(low: Lowering, node: Node) -> Value:
     return low.node_pointwise(body)
 
 
+def _onto_itself(low: Lowering) -> bool:
+    """Whether the result keeps strides by which its places lie on one another: what is put at one
+    of them then shows at others too, as the library does it."""
+    t = low.node_type()
+    return overlaps(t.shape, t.stride)
+
+
 def _slice_scatter(low: Lowering, node: Node) -> Value:
+    if _onto_itself(low):
+        return low.external(node, "fallback")
     base, source = low.view(node.args[0]), low.view(node.args[1])
     args = list(node.args) + [None] * (6 - len(node.args))
     dim_arg = args[2] if args[2] is not None else kwarg(node, "dim", 0)
@@ -109,6 +118,8 @@ def _place(low: Lowering, base: View, source: View, dim: int, start: Expr, step:
 
 
 def _select_scatter(low: Lowering, node: Node) -> Value:
+    if _onto_itself(low):
+        return low.external(node, "fallback")
     base, source = low.view(node.args[0]), low.view(node.args[1])
     assert isinstance(node.args[2], int)
     dim = normalise_dim(node.args[2], len(base.shape))
@@ -128,6 +139,8 @@ def _select_scatter(low: Lowering, node: Node) -> Value:
 
 
 def _diagonal_scatter(low: Lowering, node: Node) -> Value:
+    if _onto_itself(low):
+        return low.external(node, "fallback")
     base, source = low.view(node.args[0]), low.view(node.args[1])
     offset, dim1, dim2 = diagonal_place(low, node, 2, len(base.shape))
     t = low.node_type()

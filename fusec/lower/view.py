@@ -65,6 +65,20 @@ def contiguous_stride(shape: Sequence[Expr]) -> tuple[Expr, ...]:
     return ex.row_major(tuple(shape))
 
 
+def overlaps(shape: Sequence[Expr], stride: Sequence[Expr]) -> bool:
+    """Whether two places are known to lie on one another; False where sizes are not known."""
+    dims = [(ex.as_int(s), ex.as_int(n)) for n, s in zip(shape, stride, strict=True)]
+    known = sorted((s, n) for s, n in dims if s is not None and n is not None and n > 1)
+    if any(n == 0 for _, n in dims) or len(known) < sum(n != 1 for _, n in dims):
+        return False
+    reach = 0
+    for step, size in known:
+        if step <= reach:
+            return True
+        reach += step * (size - 1)
+    return False
+
+
 def coordinates_for_reshape(
     old: Sequence[Expr], new: Sequence[Expr], at: Sequence[Expr]
 ) -> tuple[Expr, ...]:

@@ -51,12 +51,14 @@ class Rules:
         used = [running[b] for b in self.dependencies.reads[number] if b in running]
         if used and any(stage != self.stage_in(group, number) for stage in used):
             return "needs running results and finished ones at once", None
+        # First what members may be in the merged space at all: only then have they places in it.
+        if fit[0].mixed and (reason := self._carries(group, step, fit[0])):
+            return reason, None
         if not self._same_points(group, number, step, *fit):
             return "reads what the kernel makes at other points of the loops", None
         if self._overwrites(group, step, fit[0]):
             return "overwrites an input that the kernel reads", None
-        reason = self._carries(group, step, fit[0]) if fit[0].mixed else ""
-        return reason, None if reason else fit
+        return "", fit
 
     def _carries(self, group: Placed, step: Compute, space: Space) -> str:
         """Why results of columns cannot be carried along the rows; empty where they can. Nothing in

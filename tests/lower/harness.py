@@ -173,11 +173,18 @@ def difference(
     if got.dtype != eager.dtype or got.shape != eager.shape:
         return f"{got.dtype}{list(got.shape)} is not {eager.dtype}{list(eager.shape)}"
     right = _strides(got) == _strides(eager) or (*got.shape, *got.stride()) in promised
+    # Eager keeps strides of windows that lie on one another; a result of ours has its own places.
+    right = right or _reach(eager) < eager.numel()
     if eager.numel() > 1 and not right:
         return f"strides {got.stride()} are not {eager.stride()}"
     if got.requires_grad != eager.requires_grad:
         return f"requires_grad is {got.requires_grad}"
     return values_differ(got.detach(), eager.detach(), exact)
+
+
+def _reach(x: torch.Tensor) -> int:
+    """Elements of memory from the first to the last."""
+    return 1 + sum((size - 1) * step for step, size in zip(x.stride(), x.shape))
 
 
 def _strides(x: torch.Tensor) -> list[int]:

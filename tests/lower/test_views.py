@@ -155,3 +155,17 @@ def test_inputs_are_mutated() -> None:
                         values((3, 5), torch.float32, 2))  # fmt: skip
     compile_and_compare(step, values((4, 6), torch.bfloat16), values((4, 6), torch.int64, 1),
                         values((5, 3), torch.float64, 2).t())  # fmt: skip
+
+
+def test_what_is_put_into_windows_that_overlap_shows_in_each_of_them() -> None:
+    """Eager writes the memory of the windows, so the neighbours change with the one written."""
+
+    def scatter(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        windows = x.unfold(0, 3, 1)
+        return (
+            torch.select_scatter(windows, windows.select(0, -10) * 2, 0, -10),
+            torch.slice_scatter(windows, windows[2:5] * 2, 0, 2, 5),
+            torch.diagonal_scatter(windows, windows.diagonal(0, 0, 3) * 3, 0, 0, 3),
+        )
+
+    compile_and_compare(scatter, values((18, 1, 2), torch.float32))

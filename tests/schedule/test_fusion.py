@@ -177,3 +177,19 @@ def test_equal_graphs_are_scheduled_alike() -> None:
     first, second = scheduled(_SOFTMAX), scheduled(_SOFTMAX)
     assert first.groups == second.groups
     assert first.verdicts == second.verdicts
+
+
+def test_a_fold_of_rows_does_not_join_what_runs_on_the_folded_columns() -> None:
+    """The group folds the first axis and goes on at the kept ones; a fold of the last axis would
+    leave those no place in the loops."""
+    found = scheduled("""\
+%0 = input "x": f32[300, 2, 100]
+%1 = call aten._log_softmax.default(%0, 0, false): f32[300, 2, 100]
+%2 = call aten.sum.dim_IntList(%1, [2], false): f32[300, 2]
+%3 = call aten.amax.default(%0, [0], true): f32[1, 2, 100]
+%4 = call aten.exp.default(%3): f32[1, 2, 100]
+%5 = call aten.sub.Tensor(%0, %4): f32[300, 2, 100]
+%6 = call aten.sum.dim_IntList(%5, [2], false): f32[300, 2]
+return %2, %6
+""")
+    assert len(kernels(found)) > 1
