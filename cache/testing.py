@@ -28,13 +28,17 @@ _PORTS = range(20_000, 55_000)
 
 @dataclass(frozen=True)
 class S3Server:
-    """A running server: its address, a bucket that exists, and keys that may do all in it."""
+    """A running server: its address, a bucket that exists, and keys that may do all in it.
+
+    metrics_url: its own count of requests, in Prometheus' text format.
+    """
 
     endpoint: str
     bucket: str
     access_key: str
     secret_key: str = field(repr=False)
     pid: int = 0
+    metrics_url: str = ""
 
     @property
     def env(self) -> dict[str, str]:
@@ -74,7 +78,12 @@ def seaweedfs_server(
             _process(weed, folder, access_key, secret_key, port or _free_port())
         )
         server = S3Server(
-            f"http://127.0.0.1:{process.port}", bucket, access_key, secret_key, process.child.pid
+            f"http://127.0.0.1:{process.port}",
+            bucket,
+            access_key,
+            secret_key,
+            process.child.pid,
+            f"http://127.0.0.1:{process.metrics_port}/metrics",
         )
         _make_bucket(server, process)
         yield server
@@ -84,6 +93,7 @@ def seaweedfs_server(
 class _Process:
     child: subprocess.Popen[bytes]
     port: int
+    metrics_port: int
     log: Path
 
 
@@ -101,6 +111,7 @@ def _process(
     settings.write_text(json.dumps({"identities": [identity]}))
     data = folder / "data"
     data.mkdir(exist_ok=True)
+    metrics_port = _free_port()
     options = {
         "dir": data,
         "ip": "127.0.0.1",
@@ -111,6 +122,7 @@ def _process(
         "filer.port": _free_port(),
         "s3.port": port,
         "s3.config": settings,
+        "metricsPort": metrics_port,
         "s3.port.iceberg": 0,
         "s3.port.lance": 0,
         "admin.ui": "false",
@@ -127,7 +139,7 @@ def _process(
             start_new_session=True,
         )
     try:
-        yield _Process(child, port, log)
+        yield _Process(child, port, metrics_port, log)
     finally:
         child.terminate()
         try:
