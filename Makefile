@@ -14,12 +14,13 @@ ARGS   ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv test test-extended lint format docs demo clean
+.PHONY: help venv test test-extended lint format docs demo loadtest clean
 
 help:
 	@echo "make demo [ARGS='--model llama --store s3']   cold and warm compile through a farm"
 	@echo "make test [ARGS='-k name']                    the tests"
 	@echo "make test-extended                            many more models, dtypes and sizes"
+	@echo "make loadtest                                 five minutes of load on a real farm, and a report"
 	@echo "make lint                                     ruff, mypy"
 	@echo "make docs                                     what is written from the code: docs/metrics.md"
 	@echo "make venv                                     $(VENV) with everything in it"
@@ -53,6 +54,12 @@ format: venv
 
 docs: venv
 	$(BIN)/python -m deploy.observability.metrics_doc
+
+# Five minutes of load on a real S3 server, service and farm; LOAD holds the report.
+LOAD ?= build/loadtest
+
+loadtest: venv
+	.ci/offline $(BIN)/python -m loadtest --out $(LOAD) $(ARGS)
 
 demo: venv
 	.ci/offline $(BIN)/fusec demo $(ARGS)

@@ -101,15 +101,7 @@ class _Clients:
         }
         self.by_client: list[list[Turn]] = []
         self._results = [stand.folder / f"clients-{n}-{time.time_ns()}" for n in range(CLIENTS)]
-        self._children = [
-            subprocess.Popen(
-                [sys.executable, "-m", "loadtest.clients", url, str(MODELS),
-                 str(seconds + START_S), str(path)],
-                env=environ,
-                stderr=path.with_suffix(".log").open("wb"),
-            )
-            for path in self._results
-        ]  # fmt: skip
+        self._children = [_start(url, seconds + START_S, path, environ) for path in self._results]
 
     def result(self) -> list[Turn]:
         """Every start of every client, once all have ended. Raises RuntimeError if one failed."""
@@ -124,6 +116,22 @@ class _Clients:
         for child in self._children:
             child.kill()
             child.wait()
+
+
+def _start(
+    url: str, seconds: float, result: Path, environ: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    command = [
+        sys.executable,
+        "-m",
+        "loadtest.clients",
+        url,
+        str(MODELS),
+        str(seconds),
+        str(result),
+    ]
+    with result.with_suffix(".log").open("wb") as log:
+        return subprocess.Popen(command, env=environ, stderr=log)
 
 
 @contextmanager

@@ -27,13 +27,13 @@ class Load:
         stem = stand.folder / f"ranks-{secrets.token_hex(4)}"
         self._plan, self._result = stem.with_suffix(".plan"), stem.with_suffix(".json")
         played.write(self._plan)
-        self._tenants = played.tenant
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "loadtest.ranks", str(self._plan), str(self._result)],
-            stdout=subprocess.DEVNULL,
-            stderr=stem.with_suffix(".log").open("wb"),
-        )
         self._log = stem.with_suffix(".log")
+        with self._log.open("wb") as log:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "loadtest.ranks", str(self._plan), str(self._result)],
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
 
     def __enter__(self) -> Load:
         return self

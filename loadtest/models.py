@@ -23,6 +23,7 @@ class Model:
     jobs: tuple[GraphJob, ...]
 
     def keys(self) -> list[str]:
+        """Of the artifacts, in the order of the graphs."""
         return [job.key for job in self.jobs]
 
 
