@@ -16,6 +16,7 @@ from cache.protocol import Value
 from cache.revocation import KEY as REVOCATIONS_KEY
 from cache.store import Blobs, check_blob, check_entry
 from cache.tls import ClientTls
+from cache.tracing import OFF, Tracing
 from cache.transport import Transport, check_status
 from cache.trust import NOBODY, Trust
 
@@ -39,6 +40,7 @@ class CacheClient:
         tls: ClientTls | None = None,
         budget: DelayBudget | None = None,
         metrics: ClientMetrics | None = None,
+        tracing: Tracing = OFF,
     ) -> None:
         self.namespace = keys.require_namespace(namespace)
         self.metrics = metrics or ClientMetrics()
@@ -46,7 +48,7 @@ class CacheClient:
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         if namespace:
             headers[wire.NAMESPACE_HEADER] = namespace
-        self._transport = Transport(url, headers, self.budget, self.metrics, tls)
+        self._transport = Transport(url, headers, self.budget, self.metrics, tls, tracing)
         self.url = self._transport.url
 
     def __repr__(self) -> str:

@@ -11,6 +11,7 @@ from cache.auth import Grant
 from cache.errors import ConfigError
 from cache.gc import MIN_GRACE_S, Policy
 from cache.tls import ClientTls, ServerTls
+from cache.tracing import SETTING_HELP
 
 ENV_PREFIX = "FUSEC_CACHE_"
 _CLIENTS = frozenset({"FUSEC_CACHE_DIR"})  # the client's setting; not ours, and no mistake
@@ -94,6 +95,7 @@ class ServiceConfig:
             "presigned address; 0 serves all from here"
         },
     )
+    tracing: str = field(default="", metadata={"help": SETTING_HELP})
     store_threads: int = field(default=16, metadata={"help": "most store calls at the same time"})
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from cache import key as keys
 from cache.lru import ByteLRU
 from cache.metrics import ServiceMetrics
 from cache.store import Store
+from cache.tracing import OFF, Tracing
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ class Reader:
         memory: ByteLRU[str],
         prefix: str = "",
         entry_ttl_s: float,
+        tracing: Tracing = OFF,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
@@ -49,6 +51,7 @@ class Reader:
         self._memory = memory
         self._prefix = prefix
         self._entry_ttl_s = entry_ttl_s
+        self._tracing = tracing
         self._clock = clock
         self._fresh_until: dict[str, float] = {}
         self._flights: dict[str, asyncio.Task[bytes | None]] = {}
@@ -120,7 +123,10 @@ class Reader:
     async def _fly(self, name: str, kind: str, read: Callable[[], bytes | None]) -> bytes | None:
         mine = asyncio.current_task()
         try:
-            with self._metrics.store_seconds.labels(kind).time():
+            with (
+                self._metrics.store_seconds.labels(kind).time(),
+                self._tracing.span(f"read {kind}"),
+            ):
                 data = await self.call(read)
             if data is None:
                 self._metrics.misses.labels(kind, "absent").inc()

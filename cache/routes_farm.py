@@ -8,6 +8,7 @@ from cache import protocol as wire
 from cache.asgi import Request, Response, packed
 from cache.errors import TooLarge
 from cache.service_state import Caller, ServiceState
+from cache.tracing import headers_of
 
 CONNECT_SECONDS = 2.0
 ANSWER_SECONDS = 120.0
@@ -26,6 +27,7 @@ async def forward(state: ServiceState, caller: Caller, request: Request, _: str)
     headers[wire.ROLE_HEADER] = caller.role
     if caller.space.namespace:
         headers[wire.NAMESPACE_HEADER] = caller.space.namespace
+    headers.update(headers_of(state.tracing))
     if state.config.farm_token:
         headers["authorization"] = f"Bearer {state.config.farm_token}"
     timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)

@@ -45,6 +45,7 @@ from cache.service_state import Caller, ServiceState, Space
 from cache.signing import read_trusted
 from cache.store import SwapStore
 from cache.tiered import TieredStore
+from cache.tracing import HEADER, open_tracing
 
 log = logging.getLogger("fusec.cache")
 
@@ -110,6 +111,7 @@ def create_app(
     folder = disk_folder(config)
     if folder is not None:
         metrics.watch_disk(folder)
+    tracing = open_tracing(config.tracing, "fusec-cache")
     executor = ThreadPoolExecutor(config.store_threads, thread_name_prefix="fusec-cache-store")
     memory: ByteLRU[str] = ByteLRU(config.memory_bytes)
     metrics.watch_memory(memory)
@@ -125,10 +127,11 @@ def create_app(
             memory=memory,
             prefix=f"{namespace}:",
             entry_ttl_s=config.entry_ttl_s,
+            tracing=tracing,
         )
         return Space(namespace, chosen, reader, metrics, trusted, touches=config.policy().needs_use)
 
-    state = ServiceState(config, open_space(""), open_space, metrics)
+    state = ServiceState(config, open_space(""), open_space, metrics, tracing)
     collections: list[Collections] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -140,6 +143,7 @@ def create_app(
                 await running.stop()
             await state.close()
             executor.shutdown(wait=True)
+            tracing.close()
             # Last: the server ends its event loop as soon as it hears this.
             await send({"type": "lifespan.shutdown.complete"})
         elif scope["type"] == "http":
@@ -191,7 +195,8 @@ async def _dispatch(state: ServiceState, request: Request) -> tuple[str, Respons
         try:
             space = await state.space(keys.require_namespace(namespace))
             handled = route.handler(state, Caller(role, space), request, match.group(1))
-            return route.name, await handled
+            with state.tracing.serving(route.name, request.headers.get(HEADER, "")):
+                return route.name, await handled
         except CacheError as error:
             status = status_of(error)
             state.metrics.errors.labels(route.name).inc()

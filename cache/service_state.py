@@ -24,6 +24,7 @@ from cache.revocation import Revocations
 from cache.seal import split
 from cache.signing import PublicKey
 from cache.store import SwapStore
+from cache.tracing import Tracing
 from cache.trust import Trust
 
 log = logging.getLogger("fusec.cache")
@@ -154,10 +155,12 @@ class ServiceState:
         default: Space,
         open_space: Callable[[str], Space],
         metrics: ServiceMetrics,
+        tracing: Tracing,
     ) -> None:
         self.config = config
         self.default = default
         self.metrics = metrics
+        self.tracing = tracing
         self.started = time.time()
         self._open_space = open_space
         self._spaces = {default.namespace: default}

@@ -28,6 +28,7 @@ from cache.errors import (
     TooLarge,
 )
 from cache.tls import ClientTls
+from cache.tracing import OFF, Tracing, headers_of
 
 _RETRIED = (httpx.ConnectError, httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
 _PROBE_TIMEOUT_S = 2.0
@@ -59,6 +60,7 @@ class Transport:
         budget: DelayBudget,
         metrics: ClientMetrics,
         tls: ClientTls | None = None,
+        tracing: Tracing = OFF,
     ) -> None:
         self.url = _checked(url)
         self._headers = dict(headers)
@@ -67,6 +69,7 @@ class Transport:
         self._verify = (tls or ClientTls()).context() if is_tls else False
         self._budget = budget
         self._metrics = metrics
+        self._tracing = tracing
         self._lock = threading.Lock()
         self._http: httpx.Client | None = None
         self._pid = 0
@@ -90,6 +93,24 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Reply:
+        """See `_exchange`, which a span goes around."""
+        with self._tracing.span(method, path=path):
+            traced = {**headers_of(self._tracing), **(headers or {})}
+            return self._exchange(
+                method, path, limit=limit, body=body, params=params, headers=traced, timeout=timeout
+            )
+
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        limit: int,
+        body: bytes | None,
+        params: Mapping[str, str | int | float] | None,
+        headers: Mapping[str, str],
+        timeout: float | None,
+    ) -> Reply:
         """One request and its answer of at most `limit` bytes, whatever its status below 500.
 
         Without `timeout` the time is the budget's and a 5xx other than 507 is NotReachable. With
@@ -107,9 +128,7 @@ class Transport:
             allowed = self._budget.admit()
             started = time.monotonic()
             try:
-                reply = self._once(
-                    method, path, body, params, headers or {}, limit, allowed, timeout
-                )
+                reply = self._once(method, path, body, params, headers, limit, allowed, timeout)
             except (httpx.HTTPError, _Stalled) as error:
                 reason = _describe(error)
                 self._lost(time.monotonic() - started, f"{method} {self.url}{path}: {reason}")

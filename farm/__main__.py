@@ -15,6 +15,7 @@ from dataclasses import fields
 from cache.breaker import DelayBudget
 from cache.client import CacheClient
 from cache.errors import CacheError, ConfigError
+from cache.tracing import SETTING_HELP
 from farm.config import ENV_PREFIX, POOLS, FarmConfig
 
 WRITE_PATIENCE_S = 60.0
@@ -95,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     embedded.add_argument(
         "--signing-key", default="", metavar="FILE", help="the key that signs; made if it is absent"
     )
+    embedded.add_argument("--tracing", default="", help=SETTING_HELP)
     embedded.add_argument("--workers", type=int, default=0, help="tasks at once; 0 is one a core")
     commands.add_parser(
         "resources",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from farm.metrics import FarmMetrics
 from farm.pool import Pool, Task, TaskFailed
 from farm.retry import Again, ErrorKind, decide
+from farm.tracing import FarmTracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +18,14 @@ class Attempts:
     pool: Pool
     metrics: FarmMetrics
     timeout_s: float
+    tracing: FarmTracing = field(default_factory=FarmTracing)
 
     async def once(self, task: Task) -> bytes:
         """One try. Raises TaskFailed; when cancelled, the pool forgets the task."""
         future = self.pool.submit(task)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), self.timeout_s)
+            result = await asyncio.wait_for(asyncio.wrap_future(future), self.timeout_s)
+            return self.tracing.opened(task, result)
         except TimeoutError:
             raise TaskFailed(
                 ErrorKind.TIMEOUT, f"no result within {self.timeout_s:g} s: {task.label}"

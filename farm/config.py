@@ -11,6 +11,7 @@ from cache.auth import ROLES, Grant, hash_token
 from cache.config import is_loopback
 from cache.errors import ConfigError
 from cache.tls import ClientTls, ServerTls
+from cache.tracing import SETTING_HELP
 from farm.quota import Limits, Quota, parse_tenants
 
 ENV_PREFIX = "FUSEC_FARM_"
@@ -70,6 +71,7 @@ class FarmConfig:
     tls_client_ca: str = field(
         default="", metadata={"help": "authority whose certificate callers must show, PEM"}
     )
+    tracing: str = field(default="", metadata={"help": SETTING_HELP})
     token: str = field(
         default="",
         repr=False,

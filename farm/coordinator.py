@@ -26,6 +26,7 @@ from farm.pool import Pool, Task, TaskFailed
 from farm.quota import Limits
 from farm.retry import ErrorKind
 from farm.spaces import Space, Spaces
+from farm.tracing import FarmTracing
 from farm.workers import Planned, PlannedKernel, Stages, kind_of, plan_task
 from fusec.errors import FusecError
 from fusec.options import Target
@@ -48,6 +49,7 @@ class Coordinator:
         metrics: FarmMetrics,
         *,
         limits: Limits,
+        tracing: FarmTracing | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.pool = pool
@@ -57,6 +59,7 @@ class Coordinator:
         self._attempts = attempts
         self._book = JobBook(limits)
         self._running_limit = limits.running
+        self.tracing = tracing or FarmTracing()
         self._clock = clock
         self._tasks: dict[JobId, asyncio.Task[None]] = {}
         self._changes: dict[JobId, asyncio.Event] = {}
@@ -85,6 +88,8 @@ class Coordinator:
         job, admission = self._book.submit(request, self._clock(), tenant)
         if admission is Admission.MERGED:
             self.metrics.merges.inc()
+        elif admission is Admission.QUEUED:
+            self.tracing.submitted(job.id)
         self._dispatch()
         return self._book.get(job.id) or job, admission
 
@@ -134,6 +139,7 @@ class Coordinator:
         for space in self.spaces:
             await space.builds.close()
             space.shelf.close()
+        self.tracing.close()
 
     # -- running --------------------------------------------------------------------------------
 
@@ -148,7 +154,8 @@ class Coordinator:
 
     async def _run(self, job: Job) -> None:
         try:
-            await self._compile(job)
+            with self.tracing.job(job.id):
+                await self._compile(job)
         except TaskFailed as error:
             self._fail(job.id, error.kind, error.message)
         except (FusecError, CacheError) as error:
@@ -159,6 +166,9 @@ class Coordinator:
         self._move(job.id, JobState.LOWERING)
         async with self._timed("plan", request.target):
             planned = Planned.decode(await self._attempts.run(_in_turn(plan_task(request), job)))
+            self.tracing.laps(planned.laps)
+        for lap in planned.laps:
+            self._observe(lap.stage, request.target, lap.seconds)
         self._move(job.id, JobState.COMPILING, len(planned.kernels))
         binaries = await self._binaries(self._current(job.id), space, planned.kernels)
         self._move(job.id, JobState.PUBLISHING)
@@ -281,6 +291,7 @@ class Coordinator:
     def _count_end(self, name: JobId) -> None:
         job = self._current(name)
         self.metrics.jobs.labels(job.state.value).inc()
+        self.tracing.forget(name)
         self._gauges()
 
     def _gauges(self) -> None:
@@ -292,7 +303,8 @@ class Coordinator:
     async def _timed(self, stage: str, target: Target) -> AsyncIterator[None]:
         started = self._clock()
         try:
-            yield
+            with self.tracing.gateway.span(stage):
+                yield
         finally:
             self._observe(stage, target, self._clock() - started)
 

@@ -44,6 +44,7 @@ def embedded_farm(
     port: int = 0,
     s3_endpoint: str = "",
     signing_key: str = "",
+    tracing: str = "",
     farm: FarmConfig | None = None,
     stages: Stages | None = None,
 ) -> Iterator[EmbeddedFarm]:
@@ -52,13 +53,23 @@ def embedded_farm(
     store: an address as of `ServiceConfig.store`, or an object. pool: ``memory`` or ``ray``.
     workers: tasks at once, 0 is one a core. port: the cache service's, 0 takes a free one.
     signing_key: file of the key that signs, made if it is absent; by default a key of this run.
+    tracing: how spans are exported, for service and gateway (`cache.tracing`).
     farm: further settings of the gateway. stages: another compiler, for tests.
     Raises ConfigError for settings that make no sense.
     """
     address = store if isinstance(store, str) else "memory:"
-    service = ServiceConfig(host=host, port=port, store=address, s3_endpoint=s3_endpoint)
+    service = ServiceConfig(
+        host=host, port=port, store=address, s3_endpoint=s3_endpoint, tracing=tracing
+    )
     kept = open_store(service, Counters()) if isinstance(store, str) else store
-    config = replace(farm or FarmConfig(), host="127.0.0.1", port=0, pool=pool, workers=workers)
+    config = replace(
+        farm or FarmConfig(),
+        host="127.0.0.1",
+        port=0,
+        pool=pool,
+        workers=workers,
+        tracing=tracing,
+    )
     runner = None if stages is None else partial(run, stages=stages)
     key = SigningKey.generate("embedded")
     if signing_key:

@@ -27,6 +27,7 @@ from cache.asgi import App, Receive, Request, Response, Scope, Send
 from cache.auth import ROLES, allows, role_of
 from cache.errors import CacheError, TooLarge
 from cache.protocol import MSGPACK, NAMESPACE_HEADER, PATH_COMPILE, ROLE_HEADER, Value, pack
+from cache.tracing import HEADER
 from farm.config import FarmConfig
 from farm.coordinator import Coordinator
 from farm.job import JobId
@@ -76,10 +77,16 @@ def create_app(config: FarmConfig, open_coordinator: Callable[[], Coordinator]) 
             await running.pop().close()
             await send({"type": "lifespan.shutdown.complete"})
         elif scope["type"] == "http":
-            response = await _answer(config, running[0], Request.of(scope, receive))
+            response = await _traced(config, running[0], Request.of(scope, receive))
             await response.send(send)
 
     return app
+
+
+async def _traced(config: FarmConfig, farm: Coordinator, request: Request) -> Response:
+    name = "submit" if request.method == "POST" else "poll" if request.method == "GET" else "cancel"
+    with farm.tracing.gateway.serving(name, request.headers.get(HEADER, "")):
+        return await _answer(config, farm, request)
 
 
 async def _answer(config: FarmConfig, farm: Coordinator, request: Request) -> Response:

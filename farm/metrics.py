@@ -18,7 +18,10 @@ _SECONDS: Final = (
     0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0
 )  # fmt: skip
 """From a kernel of a few lines to the longest task: `FarmConfig.task_s` is half an hour."""
-STAGES: Final = ("queue", "plan", "lookup", "build", "assemble", "publish", "total")
+STAGES: Final = (
+    "queue", "plan", "lower", "schedule", "codegen", "lookup", "build", "assemble", "publish",
+    "total",
+)  # fmt: skip
 TARGETS: Final = ("cpu", "cuda")
 """Kinds of devices; `fusec.options.Target.device`."""
 SUBMITS: Final = ("queued", "merged", "known", "stored", "full", "refused", "front")
@@ -32,7 +35,8 @@ class FarmMetrics:
         self.catalogue = make = Catalogue(registry)
         self.stage_seconds = make.histogram(
             "fusec_farm_stage_seconds",
-            "Time a job spent in a stage; total is from its submit to its artifact.",
+            "Time a job spent in a stage; lower, schedule and codegen are parts of plan, and total"
+            " is from its submit to its artifact.",
             {"stage": STAGES, "target": TARGETS},
             buckets=_SECONDS,
         )

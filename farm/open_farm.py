@@ -28,6 +28,7 @@ from farm.metrics import FarmMetrics
 from farm.pool import Pool, Runner
 from farm.shelf import Shelf
 from farm.spaces import Space, Spaces
+from farm.tracing import FarmTracing, stamped
 from farm.workers import FusecStages, Stages, warm_task
 from fusec import __version__
 from fusec.artifact.fingerprint import toolchain, torch_version
@@ -42,6 +43,7 @@ def open_pool(config: FarmConfig, runner: Runner | None = None) -> Pool:
     """
     if runner is None:
         runner = Isolated(config.work_mb << 20, wall_s=config.work_s, cpu_s=config.work_s)
+    runner = stamped(config.tracing, runner)
     if config.pool == "memory":
         return MemoryPool(runner, config.worker_count(), gpus=detected())
     try:
@@ -81,7 +83,8 @@ def open_app(
 
     limits = config.limits()
     fair = FairPool(pool, weight=lambda tenant: limits.of(tenant).weight, clock=clock)
-    attempts = Attempts(fair, metrics, config.task_s)
+    tracing = FarmTracing(config.tracing)
+    attempts = Attempts(fair, metrics, config.task_s, tracing)
 
     def open_space(namespace: str) -> Space:
         kept = open_namespace(namespace) if namespace and open_namespace is not None else store
@@ -98,6 +101,7 @@ def open_app(
             stages or FusecStages(),
             metrics,
             limits=limits,
+            tracing=tracing,
             clock=clock,
         )
 

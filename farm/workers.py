@@ -19,6 +19,7 @@ from fusec.artifact.fingerprint import Fingerprint, graph_fingerprint, toolchain
 from fusec.errors import ArtifactError, CompilerError, FusecError, OptionsError, WireError
 from fusec.options import Options, Target
 from fusec.remote.protocol import MAX_SUBMIT, FarmJob, options_from_wire, options_to_wire
+from fusec.trace import STAGES, Lap, Recorder
 
 MAX_RESULT: Final = 256 << 20
 BUILD: Final = "build"
@@ -35,23 +36,33 @@ class PlannedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A graph after lowering, scheduling and code generation: `Plan.to_bytes()` and its kernels."""
+    """A graph after lowering, scheduling and code generation: `Plan.to_bytes()` and its kernels.
+
+    ``laps``: when the worker was at which stage.
+    """
 
     plan: bytes
     kernels: tuple[PlannedKernel, ...]
+    laps: tuple[Lap, ...] = ()
 
     def encode(self) -> bytes:
         kernels = [[k.digest, k.key, k.source] for k in self.kernels]
-        return pack({"plan": self.plan, "kernels": kernels})
+        laps = [[lap.stage, lap.start_ns, lap.end_ns] for lap in self.laps]
+        return pack({"plan": self.plan, "kernels": kernels, "laps": laps})
 
     @classmethod
     def decode(cls, data: bytes) -> Planned:
         """Raises CacheError for anything that `encode` does not write."""
-        body = fields(unpack(data, max_bytes=MAX_RESULT), "planned graph", ("plan", "kernels"))
-        plan, kernels = body["plan"], body["kernels"]
+        body = fields(
+            unpack(data, max_bytes=MAX_RESULT), "planned graph", ("plan", "kernels", "laps")
+        )
+        plan, kernels, laps = body["plan"], body["kernels"], body["laps"]
         if not isinstance(plan, bytes) or not isinstance(kernels, list):
             raise WireError("a planned graph is malformed")
-        return cls(plan, tuple(_planned_kernel(item) for item in kernels))
+        if not isinstance(laps, list):
+            raise WireError("a planned graph is malformed")
+        planned = tuple(_planned_kernel(item) for item in kernels)
+        return cls(plan, planned, tuple(_lap(item) for item in laps))
 
 
 class Stages(Protocol):
@@ -89,14 +100,14 @@ class FusecStages:
     def plan(self, graph: bytes, target: Target, options: Options) -> Planned:
         from fusec.ir.wire import graph_from_bytes
         from fusec.pipeline import kernel_store_key, plan, source_to_bytes
-        from fusec.trace import Recorder
 
-        made = plan(graph_from_bytes(graph), target, options, recorder=Recorder())
+        laps: list[Lap] = []
+        made = plan(graph_from_bytes(graph), target, options, recorder=Recorder(laps=laps))
         kernels = tuple(
             PlannedKernel(k.digest, kernel_store_key(k, target), source_to_bytes(k))
             for k in made.kernels
         )
-        return Planned(made.to_bytes(), kernels)
+        return Planned(made.to_bytes(), kernels, tuple(laps))
 
     def build(self, source: bytes, target: Target) -> bytes:
         from fusec.pipeline import build_kernel, source_from_bytes
@@ -249,6 +260,14 @@ def _planned_kernel(item: Value) -> PlannedKernel:
         if isinstance(digest, str) and isinstance(key, str) and isinstance(source, bytes):
             return PlannedKernel(digest, key, source)
     raise WireError("not a planned kernel")
+
+
+def _lap(item: Value) -> Lap:
+    if isinstance(item, list) and len(item) == 3:
+        stage, start_ns, end_ns = item
+        if stage in STAGES and isinstance(start_ns, int) and isinstance(end_ns, int):
+            return Lap(str(stage), start_ns, end_ns)
+    raise WireError("not a stage of a compile")
 
 
 def _outcome(item: Value) -> bytes | TaskFailed:

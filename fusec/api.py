@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from cache.errors import ConfigError
+from cache.tracing import OFF, Tracing, open_tracing
 from fusec.codegen.isa import target_of
 from fusec.errors import OptionsError
 from fusec.options import Options
@@ -59,11 +62,22 @@ def session(options: Options) -> Session:
         found = _process.sessions.get(options)
         if found is None:
             recorder = _process.recorder
+            if options.tracing and recorder.tracing is OFF:
+                recorder.tracing = _tracing(options)
             resolver = Resolver.open(options, recorder)
             graphs = GraphPools() if options.mode == "reduce-overhead" else None
             found = Session(options, target_of, resolver, partial(load, graphs=graphs), recorder)
             _process.sessions[options] = found
         return found
+
+
+def _tracing(options: Options) -> Tracing:
+    """The process's spans, below those of whoever started it and says so in TRACEPARENT."""
+    parent = os.environ.get("TRACEPARENT", "")
+    try:
+        return open_tracing(options.tracing, "fusec-client", parent=parent, root="start")
+    except ConfigError as error:
+        raise OptionsError(error.message, where="FUSEC_TRACING", hint=error.hint) from error
 
 
 def snapshot() -> Snapshot:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
+from cache.tracing import SETTING_HELP
 from fusec.errors import OptionsError
 
 POLICIES: Final = ("wait", "async", "require", "off")
@@ -95,6 +96,7 @@ class Options:
         help="longest time for choosing variants of a graph's GPU kernels by measurement, in"
         " seconds; 0: the cost model's choice stands",
     )
+    tracing: str = _option("", key=False, help=SETTING_HELP)
     progress: bool = _option(True, key=False, help="show a progress bar in a terminal")
 
     def __post_init__(self) -> None:

@@ -121,7 +121,8 @@ class Session:
         Raises PolicyError under the policy `require`, and nothing else of ours.
         """
         try:
-            return seams.disable(self.compiled(gm, inputs))
+            with self.recorder.tracing.span("graph"):
+                return seams.disable(self.compiled(gm, inputs))
         except PolicyError:
             raise  # the user chose to fail rather than to compile here
         except FusecError as error:

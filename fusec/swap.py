@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fusec.errors import FusecError
@@ -32,7 +34,8 @@ class Swap:
         self._prepare = prepare
         self._ready = ready
         self._failed = failed
-        self._thread = threading.Thread(target=self._work, name="fusec-swap", daemon=True)
+        work = partial(contextvars.copy_context().run, self._work)  # spans belong to the graph's
+        self._thread = threading.Thread(target=work, name="fusec-swap", daemon=True)
 
     def __call__(self, *inputs: Any) -> Any:
         return self._run(*inputs)

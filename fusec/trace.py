@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from cache.tracing import OFF, Tracing
+
 # Stage -> what its seconds were spent on.
 STAGES: Mapping[str, str] = {
     "key": "computing keys",
@@ -79,6 +81,19 @@ class Snapshot:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Lap:
+    """A span that has ended; times are nanoseconds of the epoch."""
+
+    stage: str
+    start_ns: int
+    end_ns: int
+
+    @property
+    def seconds(self) -> float:
+        return (self.end_ns - self.start_ns) / 1e9
+
+
 class Recorder:
     """Adds up stages and counters; safe to share between threads.
 
@@ -86,9 +101,13 @@ class Recorder:
     stage alone, so the stages of one thread add up to the wall time spent in its outermost spans.
     Spans of several threads overlap and add up to more; work that is spread over threads is
     wrapped in one span by the thread that waits for it.
+
+    Stages are spans of `tracing` too, where that is on; `laps` gets every span that has ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, tracing: Tracing = OFF, laps: list[Lap] | None = None) -> None:
+        self.tracing = tracing
+        self._laps = laps
         self._lock = threading.Lock()
         self._stages: dict[str, float] = {}
         self._counters: dict[str, int] = {}
@@ -99,11 +118,15 @@ class Recorder:
         """Add the seconds until the block ends, less those of spans inside it, to `stage`."""
         stack: list[float] = self._open.__dict__.setdefault("inner", [])
         stack.append(0.0)
+        began = time.time_ns() if self._laps is not None else 0
         start = time.perf_counter()
         try:
-            yield
+            with self.tracing.span(stage):
+                yield
         finally:
             total = time.perf_counter() - start
+            if self._laps is not None:
+                self._laps.append(Lap(stage, began, began + round(total * 1e9)))
             inner = stack.pop()
             if stack:
                 stack[-1] += total

@@ -53,19 +53,22 @@ def farm_process(
     s3_endpoint: str | None = None,
     port: int = 0,
     signing_key: Path | None = None,
+    tracing: str = "",
     env: Mapping[str, str] | None = None,
 ) -> Iterator[FarmProcess]:
     """Start an embedded farm on loopback; stop it at the end of the block.
 
     pool: ray or memory. store: memory:, file:///dir or s3://bucket/prefix. port: 0 takes a free
     one. signing_key: file of the key that signs, made if it is absent; None is a key of this run.
-    env: added to this process's environment (S3 credentials).
+    tracing: how it exports spans. env: added to this process's environment (S3 credentials).
     Raises RemoteError with the end of its log when it does not come up.
     """
     command = [sys.executable, "-m", "farm", "embedded", "--pool", pool, "--store", store]
     command += ["--port", str(port)]
     if signing_key is not None:
         command += ["--signing-key", str(signing_key)]
+    if tracing:
+        command += ["--tracing", tracing]
     if s3_endpoint is not None:
         command += ["--s3-endpoint", s3_endpoint]
     with log.open("w") as file:

@@ -6,8 +6,10 @@ asked; the last is the compiler in this process. Only the policy `require` turns
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +22,7 @@ from cache.memory import MemoryStore
 from cache.signing import read_trusted
 from cache.store import Store
 from cache.tls import ClientTls
+from cache.tracing import OFF, Tracing
 from cache.trust import NOBODY, Trust
 from fusec.errors import FusecError, OptionsError, WireError
 from fusec.ir.graph import Graph
@@ -110,7 +113,7 @@ class Resolver:
         believes = bool(trust.keys) or trust.unsigned
         remote = None
         if options.remote:
-            made = open_client(options, options.remote)
+            made = open_client(options, options.remote, recorder.tracing)
             remote = made if believes else None
         resolver = cls(
             local,
@@ -187,7 +190,9 @@ class Resolver:
             ticket.start()
         else:
             # Beside the caller, who goes on with tracing while entries and blobs travel.
-            threading.Thread(target=ticket.start, name="fusec-ticket", daemon=True).start()
+            # In a copy of this context, so that its spans belong to the graph's.
+            start = partial(contextvars.copy_context().run, ticket.start)
+            threading.Thread(target=start, name="fusec-ticket", daemon=True).start()
         return ticket
 
     def compile_again(self, job: GraphJob, error: FusecError) -> Found:
@@ -254,7 +259,7 @@ def trust_of(options: Options) -> Trust:
     return Trust(keys, options.namespace, unsigned=options.unsigned)
 
 
-def open_client(options: Options, url: str) -> CacheClient:
+def open_client(options: Options, url: str, tracing: Tracing = OFF) -> CacheClient:
     """The client of a service, by the options. Raises OptionsError."""
     token = options.token
     try:
@@ -266,6 +271,7 @@ def open_client(options: Options, url: str) -> CacheClient:
             namespace=options.namespace,
             tls=ClientTls(options.tls_ca, options.tls_cert, options.tls_key),
             budget=DelayBudget(options.budget_s),
+            tracing=tracing,
         )
     except (OSError, UnicodeError) as error:
         raise OptionsError(

@@ -1,0 +1,109 @@
+"""Spans that follow one slow start through client, service, farm and workers; off unless asked for.
+
+A `Tracing` is an argument like a recorder. `OFF` does nothing and loads nothing; `open_tracing`
+gives one that exports by OpenTelemetry (`fusec[tracing]`). Between processes the W3C header
+`traceparent` says which span a request belongs to. A server traces only requests that bring one:
+whether a start is followed is the client's decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, Protocol
+
+from cache.errors import ConfigError
+
+HEADER: Final = "traceparent"
+SETTING_HELP: Final = (
+    "follow starts by OpenTelemetry: otlp (where to is in OTEL_EXPORTER_OTLP_ENDPOINT), or"
+    " file:/path for lines of JSON; empty is off"
+)
+
+Attribute = str | int | float | bool
+
+
+class Tracing(Protocol):
+    """Makes spans. None of its methods raises for a fault of the exporter."""
+
+    def span(self, name: str, **attributes: Attribute) -> AbstractContextManager[object]:
+        """A span around a block, below the one that is open around it or the root; none without."""
+        ...
+
+    def serving(self, name: str, traceparent: str) -> AbstractContextManager[object]:
+        """A span below the one of another process that `traceparent` names; none without it."""
+        ...
+
+    def under(self, traceparent: str) -> AbstractContextManager[object]:
+        """Spans of the block belong below a span that was left; nothing is open without one."""
+        ...
+
+    def past(
+        self, name: str, start_ns: int, end_ns: int, **attributes: Attribute
+    ) -> AbstractContextManager[object]:
+        """A span of what is over already, below the open one; times are of the epoch. Spans of
+        the block belong below it."""
+        ...
+
+    def traceparent(self) -> str:
+        """The span that is open, for another process; empty where there is none."""
+        ...
+
+    def close(self) -> None:
+        """Export what is not exported yet."""
+        ...
+
+
+class _Off:
+    """See `Tracing`: no span at all."""
+
+    def span(self, name: str, **attributes: Attribute) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def serving(self, name: str, traceparent: str) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def under(self, traceparent: str) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def past(
+        self, name: str, start_ns: int, end_ns: int, **attributes: Attribute
+    ) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def traceparent(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        return None
+
+
+OFF: Final[Tracing] = _Off()
+
+
+def headers_of(tracing: Tracing) -> Mapping[str, str]:
+    """The header that goes with a request to another process."""
+    traceparent = tracing.traceparent()
+    return {HEADER: traceparent} if traceparent else {}
+
+
+def open_tracing(setting: str, service: str, *, parent: str = "", root: str = "") -> Tracing:
+    """What a setting asks for; `OFF` for an empty one.
+
+    service: the name of this process in the traces. root: a span to begin with, below `parent` (a
+    traceparent) if that is given; spans without an open one around them belong below it. Raises
+    ConfigError for an unknown setting, and where OpenTelemetry is not installed.
+    """
+    if not setting:
+        return OFF
+    if setting != "otlp" and not setting.startswith("file:/"):
+        raise ConfigError(f"tracing {setting!r:.60} is neither otlp nor file:/path")
+    try:
+        # With the extra only, and loaded by those alone who use it.
+        from cache.otel import OpenTelemetry
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"tracing needs OpenTelemetry ({error.name} is missing)",
+            hint="pip install 'fusec[tracing]'",
+        ) from error
+    return OpenTelemetry(setting, service, parent=parent, root=root)
