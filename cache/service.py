@@ -38,6 +38,7 @@ from cache.inventory import Inventory
 from cache.lru import ByteLRU
 from cache.metrics import UNTRUSTED, ServiceMetrics
 from cache.open_store import collected_part, disk_folder, open_store
+from cache.open_tracing import open_tracing
 from cache.reader import Reader
 from cache.schedule import Collections
 from cache.series import OTHER
@@ -45,7 +46,7 @@ from cache.service_state import Caller, ServiceState, Space
 from cache.signing import read_trusted
 from cache.store import SwapStore
 from cache.tiered import TieredStore
-from cache.tracing import HEADER, open_tracing
+from cache.tracing import HEADER
 
 log = logging.getLogger("fusec.cache")
 

@@ -1,7 +1,7 @@
 """Spans that follow one slow start through client, service, farm and workers; off unless asked for.
 
-A `Tracing` is an argument like a recorder. `OFF` does nothing and loads nothing; `open_tracing`
-gives one that exports by OpenTelemetry (`fusec[tracing]`). Between processes the W3C header
+A `Tracing` is an argument like a recorder. `OFF` does nothing and loads nothing;
+`cache.open_tracing` gives one that exports by OpenTelemetry (`fusec[tracing]`). Between processes the W3C header
 `traceparent` says which span a request belongs to. A server traces only requests that bring one:
 whether a start is followed is the client's decision.
 """
@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Protocol
-
-from cache.errors import ConfigError
 
 HEADER: Final = "traceparent"
 SETTING_HELP: Final = (
@@ -85,25 +83,3 @@ def headers_of(tracing: Tracing) -> Mapping[str, str]:
     """The header that goes with a request to another process."""
     traceparent = tracing.traceparent()
     return {HEADER: traceparent} if traceparent else {}
-
-
-def open_tracing(setting: str, service: str, *, parent: str = "", root: str = "") -> Tracing:
-    """What a setting asks for; `OFF` for an empty one.
-
-    service: the name of this process in the traces. root: a span to begin with, below `parent` (a
-    traceparent) if that is given; spans without an open one around them belong below it. Raises
-    ConfigError for an unknown setting, and where OpenTelemetry is not installed.
-    """
-    if not setting:
-        return OFF
-    if setting != "otlp" and not setting.startswith("file:/"):
-        raise ConfigError(f"tracing {setting!r:.60} is neither otlp nor file:/path")
-    try:
-        # With the extra only, and loaded by those alone who use it.
-        from cache.otel import OpenTelemetry
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"tracing needs OpenTelemetry ({error.name} is missing)",
-            hint="pip install 'fusec[tracing]'",
-        ) from error
-    return OpenTelemetry(setting, service, parent=parent, root=root)

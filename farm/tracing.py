@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from cache.tracing import OFF, Tracing, open_tracing
+from cache.open_tracing import open_tracing
+from cache.tracing import OFF, Tracing
 from farm.job import JobId
 from farm.pool import Runner, Task, TaskFailed
 from farm.retry import ErrorKind

@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cache.errors import ConfigError
-from cache.tracing import OFF, Tracing, open_tracing
+from cache.open_tracing import open_tracing
+from cache.tracing import OFF, Tracing
 from fusec.codegen.isa import target_of
 from fusec.errors import OptionsError
 from fusec.options import Options

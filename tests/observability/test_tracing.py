@@ -11,7 +11,8 @@ import pytest
 
 from cache.client import CacheClient
 from cache.errors import ConfigError
-from cache.tracing import OFF, headers_of, open_tracing
+from cache.open_tracing import open_tracing
+from cache.tracing import OFF, headers_of
 from farm.job import JobId
 from farm.pool import Task, TaskFailed
 from farm.tracing import FarmTracing, stamped
