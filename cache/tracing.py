@@ -1,9 +1,9 @@
 """Spans that follow one slow start through client, service, farm and workers; off unless asked for.
 
 A `Tracing` is an argument like a recorder. `OFF` does nothing and loads nothing;
-`cache.open_tracing` gives one that exports by OpenTelemetry (`fusec[tracing]`). Between processes the W3C header
-`traceparent` says which span a request belongs to. A server traces only requests that bring one:
-whether a start is followed is the client's decision.
+`cache.open_tracing` gives one that exports by OpenTelemetry (`fusec[tracing]`). Between processes
+the W3C header `traceparent` says which span a request belongs to. A server traces only requests
+that bring one: whether a start is followed is the client's decision.
 """
 
 from __future__ import annotations
