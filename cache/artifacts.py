@@ -100,23 +100,29 @@ def replace(
     *,
     seal: Seal | None = None,
     trust: Trust = OWN_STORE,
+    claimed: bool = False,
 ) -> bool:
     """Put a better artifact in the place of the one of that version (`Found.version`).
 
-    False when another version stands by now, or none: somebody else was faster, or the entry was
-    removed. Raises NotBetter for a tier that is not above that of what stands, ProtocolError if
-    `blobs` are not what `manifest` names, or what the store raises.
+    claimed: see `check_better`. False when another version stands by now, or none: somebody else
+    was faster, or the entry was removed. Raises NotBetter for a tier that is not above that of what
+    stands, ProtocolError if `blobs` are not what `manifest` names, or what the store raises.
     """
     data = _encode(key, manifest, blobs, seal)
     standing = store.get_entry(key)
     if standing is not None and digest(standing) == expected:
-        check_better(key, manifest, good_manifest(key, standing, trust))
+        check_better(key, manifest, good_manifest(key, standing, trust), claimed=claimed)
     return _write(store, manifest, blobs, lambda: store.swap_entry(key, expected, data))
 
 
-def check_better(key: str, manifest: Manifest, standing: Manifest | None) -> None:
-    """Raise NotBetter unless a manifest may take the place of one that is good."""
-    if standing is not None and manifest.tier <= standing.tier:
+def check_better(
+    key: str, manifest: Manifest, standing: Manifest | None, *, claimed: bool = False
+) -> None:
+    """Raise NotBetter unless a manifest may take the place of one that is good.
+
+    claimed: the writer holds the lease of the work, and may do it again as well as before.
+    """
+    if standing is not None and manifest.tier < standing.tier + (0 if claimed else 1):
         text = f"tier {manifest.tier} does not replace tier {standing.tier} under {key[:24]}…"
         raise NotBetter(text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
@@ -12,9 +13,10 @@ from cache import protocol as wire
 from cache.breaker import DelayBudget
 from cache.counters import ClientMetrics
 from cache.errors import Corrupt, ProtocolError, TooLarge
+from cache.lease import Claim
 from cache.protocol import Value
 from cache.revocation import KEY as REVOCATIONS_KEY
-from cache.store import Blobs, check_blob, check_entry
+from cache.store import Blobs, check_blob, check_entry, check_record
 from cache.tls import ClientTls
 from cache.tracing import OFF, Tracing
 from cache.transport import Transport, check_status
@@ -50,6 +52,7 @@ class CacheClient:
             headers[wire.NAMESPACE_HEADER] = namespace
         self._transport = Transport(url, headers, self.budget, self.metrics, tls, tracing)
         self.url = self._transport.url
+        self._claim: Claim | None = None
 
     def __repr__(self) -> str:
         return f"CacheClient({self.url!r})"
@@ -157,6 +160,21 @@ class CacheClient:
         MissingBlobs if it lacks a blob."""
         return self._put_entry(key, manifest_bytes, {"if-match": f'"{digests.require(expected)}"'})
 
+    def get_record(self, name: str) -> bytes | None:
+        """See `SwapStore`. Needs the role write, as all that is about records."""
+        path = _record_path(name)
+        reply = self._transport.exchange("GET", path, limit=wire.MAX_RECORD)
+        if reply.status == 404:
+            return None
+        check_status(reply, path)
+        return reply.body
+
+    def swap_record(self, name: str, expected: str | None, data: bytes) -> bool:
+        """See `SwapStore`."""
+        check_record(name, expected, data)
+        condition = {"if-none-match": "*"} if expected is None else {"if-match": f'"{expected}"'}
+        return self._put(_record_path(name), data, condition)
+
     def delete_entry(self, key: str) -> None:
         """See `Store`. Needs the role admin."""
         path = _entry_path(key)
@@ -180,6 +198,13 @@ class CacheClient:
         }
 
     # -- beyond Store --------------------------------------------------------------------------
+
+    def claiming(self, claim: Claim) -> CacheClient:
+        """This client, over the same connections, for a writer who holds a lease: the service
+        refuses its entries with Fenced once the lease is another's (`cache.lease`)."""
+        made = copy.copy(self)
+        made._claim = claim
+        return made
 
     def lookup_many(
         self,
@@ -259,11 +284,16 @@ class CacheClient:
 
     def _put_entry(self, key: str, manifest_bytes: bytes, headers: dict[str, str]) -> bool:
         check_entry(key, manifest_bytes)
-        path = _entry_path(key)
+        if self._claim is not None:
+            headers = {**headers, wire.CLAIM_HEADER: self._claim.header()}
+        return self._put(_entry_path(key), manifest_bytes, headers)
+
+    def _put(self, path: str, data: bytes, headers: dict[str, str]) -> bool:
+        """Write under a condition; False where it does not hold."""
         reply = self._transport.exchange(
             "PUT",
             path,
-            body=manifest_bytes,
+            body=data,
             headers={"content-type": wire.MSGPACK, **headers},
             limit=wire.MAX_REQUEST,
         )
@@ -284,6 +314,11 @@ def _entry_path(key: str) -> str:
     """Where the service has an entry; its revocations have a place of their own."""
     keys.parse(key)
     return wire.PATH_REVOKED if key == REVOCATIONS_KEY else f"{wire.PATH_ENTRIES}/{key}"
+
+
+def _record_path(name: str) -> str:
+    keys.parse_record(name)
+    return f"{wire.PATH_RECORDS}/{name}"
 
 
 def _batches(items: Sequence[str]) -> Iterator[list[str]]:

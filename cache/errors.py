@@ -4,6 +4,7 @@
     ├── NotReachable     the store or the remote does not answer (or its breaker is open)
     ├── Refused          it answered no: token, permission, configuration
     │   ├── MissingBlobs     an entry names blobs that the store does not hold
+    │   ├── Fenced           a writer's lease is over: somebody else does its work
     │   └── NotBetter        what stands is good, and what was to replace it is no better
     ├── Corrupt          bytes are not what their digest or checksum promises
     ├── TooLarge         a size is over a limit of `cache.protocol`
@@ -56,6 +57,12 @@ class MissingBlobs(Refused):
     """An entry was to be written that names blobs the store does not hold."""
 
     default_hint = "write the blobs first, then the entry"
+
+
+class Fenced(Refused):
+    """A writer showed a claim that is not of the lease which stands."""
+
+    default_hint = "another has taken the work over and publishes it; nothing is lost"
 
 
 class NotBetter(Refused):

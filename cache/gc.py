@@ -4,7 +4,8 @@ An entry goes first, its blobs in a later step, and only where no entry that is 
 reader that holds the manifest has the time between to read them. A blob that no entry names may
 belong to an upload that is under way, so it stays for `grace_s` seconds after it was written or
 promised to a writer. Mark and sweep, as in any collector; what is written meanwhile is kept safe by
-the store itself (`Inventory.removes_atomically`) or by the announcement of `cache.doomed`.
+the store itself (`Inventory.removes_atomically`) or by the announcement of `cache.doomed`. Records
+that nobody has changed for long go too: expired leases.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from cache import doomed
@@ -28,6 +29,9 @@ log = logging.getLogger("fusec.cache")
 
 BATCH: Final = 1000
 MIN_GRACE_S: Final = 3600.0
+RECORD_S: Final = 3600.0
+"""A record goes when nobody has changed it for so long: a lease in use is renewed all the time, and
+clocks are nowhere near so far apart."""
 SWEEP_S: Final = 60.0
 FENCE_S: Final = 600.0
 """From the announcement to the removal: longer than the longest upload, and than a service takes
@@ -68,20 +72,25 @@ class Plan:
     kept_entries: int
     kept_blobs: int
     kept_bytes: int
+    records: tuple[Item, ...] = ()
 
     @property
     def bytes(self) -> int:
         """Bytes at rest that it frees."""
-        return sum(item.bytes for item in (*self.entries, *self.blobs))
+        return sum(item.bytes for item in (*self.entries, *self.blobs, *self.records))
 
     def lines(self) -> Iterator[str]:
         """The plan for a person, one removal a line, then the sums."""
-        for kind, items in (("entry", self.entries), ("blob", self.blobs)):
+        sorts = (("entry", self.entries), ("blob", self.blobs), ("record", self.records))
+        for kind, items in sorts:
             for item in sorted(items, key=lambda item: item.at):
                 at = time.strftime("%Y-%m-%d %H:%M", time.gmtime(item.at))
                 yield f"{kind:5} {item.name} {item.bytes} bytes, last used {at} UTC"
+        gone = f"{len(self.entries)} entries and {len(self.blobs)} blobs go"
+        if self.records:
+            gone += f" with {len(self.records)} idle records"
         yield (
-            f"{len(self.entries)} entries and {len(self.blobs)} blobs go, {self.bytes} bytes; "
+            f"{gone}, {self.bytes} bytes; "
             f"{self.kept_entries} entries and {self.kept_blobs} blobs stay, {self.kept_bytes} bytes"
         )
 
@@ -114,6 +123,7 @@ def plan(store: Collectable, policy: Policy, now: float) -> Plan:
         len(stay),
         len(kept),
         sum(item.bytes for item in (*stay, *kept)),
+        tuple(item for item in store.list_records() if item.at < now - RECORD_S),
     )
 
 
@@ -133,6 +143,8 @@ def collect(
     made = plan(store, policy, clock())
     for item in made.entries:
         store.delete_entry(item.name)
+    idle = clock() - RECORD_S
+    records = tuple(item for item in made.records if store.remove_record(item.name, idle))
     before = clock() - policy.grace_s
     removed: set[str] = set()
     if made.blobs and store.removes_atomically:
@@ -142,7 +154,7 @@ def collect(
     elif made.blobs:
         removed = _announce_and_remove(store, policy, made, fence_s, clock, sleep)
     blobs = tuple(item for item in made.blobs if item.name in removed)
-    done = Plan(made.entries, blobs, made.kept_entries, made.kept_blobs, made.kept_bytes)
+    done = replace(made, blobs=blobs, records=records)
     log.info("collected: %s", list(done.lines())[-1], extra={"action": "collect"})
     return done
 

@@ -34,6 +34,12 @@ class Inventory(Protocol):
     def list_blobs(self) -> Iterator[Item]:
         """All blobs."""
 
+    def list_records(self) -> Iterator[Item]:
+        """All records; their time is that of the last change."""
+
+    def remove_record(self, name: str, before: float) -> bool:
+        """Remove a record that was changed last before that time; whether it was."""
+
     def remove_blobs(self, digests: Sequence[str], before: float) -> set[str]:
         """Remove those of the blobs that were written, or promised to a writer, before that time.
 

@@ -1,4 +1,7 @@
-"""Entry keys: `<kind>/<64 hex>`, and namespaces. The one place that knows their form."""
+"""Entry keys and names of records: `<kind>/<64 hex>`, and namespaces.
+
+The one place that knows their form.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ REVOKED = "revoked"
 """The kind of the one entry that holds a store's revocations; no manifest stands under it."""
 DOOMED = "doomed"
 """The kind of the one entry in which a collector announces what it will remove."""
+LEASE = "lease"
+"""The kind of the records that say who works on what (`cache.lease`). No entry is of this kind."""
+_RECORD = re.compile(f"{LEASE}/[0-9a-f]{{64}}")
 _KEY = re.compile(f"({'|'.join([*sorted(KINDS), REVOKED, DOOMED])})/([0-9a-f]{{64}})")
 _NAMESPACE = re.compile(r"(?:[a-z0-9][a-z0-9-]{0,38})?")
 
@@ -24,6 +30,15 @@ def parse(key: str) -> tuple[str, str]:
             hint=f"a key is <kind>/<64 hex characters> with kind one of {', '.join(sorted(KINDS))}",
         )
     return match.group(1), match.group(2)
+
+
+def parse_record(name: str) -> tuple[str, str]:
+    """Split a record's name into (kind, hex). Raises ProtocolError if it is not one."""
+    if _RECORD.fullmatch(name) is None:
+        raise ProtocolError(
+            f"not a record: {name[:90]!r}", hint=f"a record is {LEASE}/<64 hex characters>"
+        )
+    return LEASE, name.removeprefix(f"{LEASE}/")
 
 
 def is_internal(key: str) -> bool:

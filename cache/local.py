@@ -2,6 +2,7 @@
 
     <root>/v1/blobs/<2 hex>/<digest>.zst      one zstd frame
     <root>/v1/entries/<kind>/<2 hex>/<hex>    a manifest's bytes
+    <root>/v1/records/<kind>/<2 hex>/<hex>    a record's bytes
     <root>/v1/tmp/                            files being written
 
 A file appears whole or not at all: it is written under `tmp`, synced, then renamed (blobs, replaced
@@ -10,8 +11,8 @@ create atomic between processes). Killed writers leave only files in `tmp`, remo
 
 The time of an entry's file is that of its last use, to an hour; a blob's is when it was written or
 promised to a writer last. Promises and removals exclude each other by a lock on `v1/lock`, so that
-a collector in one process never takes what another was told is there. Entries that take the place
-of others are written one at a time, under `v1/swaps.lock`.
+a collector in one process never takes what another was told is there. Records, and entries that
+take the place of others, are written one at a time, under `v1/swaps.lock`.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from cache.counters import Counters
 from cache.errors import Corrupt, NotReachable, ProtocolError, TooLarge
 from cache.inventory import Item
 from cache.local_files import READ_ATTEMPTS, check_private, mark_used, os_errors, promise, read_file
-from cache.protocol import MAX_FRAME, MAX_MANIFEST, Value
-from cache.store import Blobs, check_blob, check_entry
+from cache.protocol import MAX_FRAME, MAX_MANIFEST, MAX_RECORD, Value
+from cache.store import Blobs, check_blob, check_entry, check_record
 
 STALE_TMP_SECONDS = 3600.0
 _SWAPS = "swaps.lock"
@@ -147,6 +148,18 @@ class LocalStore:
         with os_errors(self.counters, f"write entry {key[:24]}… under {self.root}"):
             return self._swap(self._entry_path(key), expected, manifest_bytes)
 
+    def get_record(self, name: str) -> bytes | None:
+        """See `SwapStore`."""
+        path = self._record_path(name)
+        with os_errors(self.counters, f"read record {name[:24]}… under {self.root}"):
+            return read_file(path, MAX_RECORD)
+
+    def swap_record(self, name: str, expected: str | None, data: bytes) -> bool:
+        """See `SwapStore`."""
+        check_record(name, expected, data)
+        with os_errors(self.counters, f"write record {name[:24]}… under {self.root}"):
+            return self._swap(self._record_path(name), expected, data)
+
     def delete_entry(self, key: str) -> None:
         """See `Store`."""
         path = self._entry_path(key)
@@ -179,6 +192,27 @@ class LocalStore:
             name = path.name.removesuffix(".zst")
             if digests.is_digest(name):
                 yield Item(name, status.st_size, status.st_mtime)
+
+    def list_records(self) -> Iterator[Item]:
+        """See `Inventory`."""
+        for path, status in self._files("records"):
+            name = f"{path.parent.parent.name}/{path.name}"
+            with suppress(ProtocolError):
+                keys.parse_record(name)
+                yield Item(name, status.st_size, status.st_mtime)
+
+    def remove_record(self, name: str, before: float) -> bool:
+        """See `Inventory`."""
+        path = self._record_path(name)
+        with (
+            os_errors(self.counters, f"remove record {name[:24]}… under {self.root}"),
+            self._lock(fcntl.LOCK_EX, _SWAPS),
+            suppress(FileNotFoundError),
+        ):
+            if os.stat(path).st_mtime < before:
+                path.unlink()
+                return True
+        return False
 
     def remove_blobs(self, digests: Sequence[str], before: float) -> set[str]:
         """See `Inventory`."""
@@ -228,12 +262,13 @@ class LocalStore:
                 with suppress(FileNotFoundError):
                     yield path, path.stat()
 
-    def _swap(self, path: Path, expected: str, data: bytes) -> bool:
-        """Write a file in the place of the one with that digest; see `SwapStore.swap_entry`."""
+    def _swap(self, path: Path, expected: str | None, data: bytes) -> bool:
+        """Write a file in the place of the one with that digest, or of none; see `SwapStore`."""
         self._make_folder(self._tmp)
         with self._lock(fcntl.LOCK_EX, _SWAPS):
             standing = read_file(path, MAX_MANIFEST)
-            if standing is None or digests.digest(standing) != expected:
+            found = None if standing is None else digests.digest(standing)
+            if found != expected:
                 return standing == data
             self._write(path, data)
             return True
@@ -262,6 +297,10 @@ class LocalStore:
     def _entry_path(self, key: str) -> Path:
         kind, name = keys.parse(key)
         return self._base / "entries" / kind / name[:2] / name
+
+    def _record_path(self, name: str) -> Path:
+        kind, hexed = keys.parse_record(name)
+        return self._base / "records" / kind / hexed[:2] / hexed
 
     def _read_blob(self, digest: str) -> bytes | None:
         read = self._read_checked(digest)

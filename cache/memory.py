@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from cache import digest as digests
@@ -10,7 +11,7 @@ from cache import key as keys
 from cache.errors import StoreFull
 from cache.lru import ByteLRU
 from cache.protocol import Value
-from cache.store import Blobs, check_blob, check_entry
+from cache.store import Blobs, check_blob, check_entry, check_record
 
 
 class MemoryStore:
@@ -71,12 +72,18 @@ class MemoryStore:
         """See `SwapStore`."""
         check_entry(key, manifest_bytes)
         digests.require(expected)
+        return self._swap(("entry", key), expected, manifest_bytes)
+
+    def get_record(self, name: str) -> bytes | None:
+        """See `SwapStore`."""
+        keys.parse_record(name)
         with self._lock:
-            standing = self._items.get(("entry", key))
-            if standing is None or digests.digest(standing) != expected:
-                return standing == manifest_bytes
-            self._put_locked(("entry", key), manifest_bytes)
-            return True
+            return self._items.get(("record", name))
+
+    def swap_record(self, name: str, expected: str | None, data: bytes) -> bool:
+        """See `SwapStore`."""
+        check_record(name, expected, data)
+        return self._swap(("record", name), expected, data)
 
     def delete_entry(self, key: str) -> None:
         """See `Store`."""
@@ -87,14 +94,23 @@ class MemoryStore:
     def describe(self) -> dict[str, Value]:
         """See `Store`."""
         with self._lock:
-            blobs = sum(1 for what, _ in self._items if what == "blob")
+            count = Counter(what for what, _ in self._items)
             return {
                 "kind": "memory",
                 "where": "memory of this process",
                 "bytes": self._items.bytes,
-                "blobs": blobs,
-                "entries": len(self._items) - blobs,
+                "blobs": count["blob"],
+                "entries": count["entry"],
             }
+
+    def _swap(self, key: tuple[str, str], expected: str | None, data: bytes) -> bool:
+        with self._lock:
+            standing = self._items.get(key)
+            found = None if standing is None else digests.digest(standing)
+            if found != expected:
+                return standing == data
+            self._put_locked(key, data)
+            return True
 
     def _put(self, key: tuple[str, str], data: bytes) -> None:
         with self._lock:

@@ -31,7 +31,7 @@ _COLLECTION_SECONDS: Final = (0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 1800.0, 3600.0
 _ENTRIES: Final = (*sorted(KINDS), REVOKED, DOOMED)
 _READ: Final = (*_ENTRIES, "blob")
 _STATUSES: Final = tuple(
-    "200 201 204 206 304 307 400 401 403 404 405 409 412 413 416 422 429 500 503 507".split()
+    "200 201 204 206 304 307 400 401 403 404 405 409 412 413 416 422 423 429 500 503 507".split()
 )
 STORE_EVENTS: Final = (
     "corrupt", "store_full", "io_errors", "near_errors", "far_errors", "near_hits", "near_misses"
@@ -87,6 +87,10 @@ class ServiceMetrics:
             "Entries refused because another value stands.",
             {"kind": sorted(KINDS)},
         )
+        self.fenced = make.counter(
+            "fusec_cache_fenced",
+            "Entries refused because their writer's lease is over and the work another gateway's.",
+        )
         self.seconds = make.histogram(
             "fusec_cache_request_seconds",
             "Time to answer, by route; compile_poll is a long poll and waits on purpose.",
@@ -109,7 +113,9 @@ class ServiceMetrics:
             {"outcome": ("done", "failed")},
         )
         self.collected = make.counter(
-            "fusec_cache_collected", "What collections removed.", {"what": ("entry", "blob")}
+            "fusec_cache_collected",
+            "What collections removed.",
+            {"what": ("entry", "blob", "record")},
         )
         self.collected_bytes = make.counter(
             "fusec_cache_collected_bytes", "Bytes that collections freed."
@@ -162,6 +168,7 @@ class ServiceMetrics:
         if plan is not None:
             self.collected.labels("entry").inc(len(plan.entries))
             self.collected.labels("blob").inc(len(plan.blobs))
+            self.collected.labels("record").inc(len(plan.records))
             self.collected_bytes.inc(plan.bytes)
 
     def render(self) -> bytes:

@@ -19,6 +19,8 @@ MAX_BLOB = 256 << 20
 """Largest blob, in bytes before compression."""
 MAX_MANIFEST = 4 << 20
 """Largest encoded manifest, in bytes."""
+MAX_RECORD = 4 << 10
+"""Largest record, in bytes."""
 MAX_BATCH = 1024
 """Most keys or digests in one request."""
 MAX_BATCH_BYTES = 64 << 20
@@ -39,6 +41,8 @@ NAMESPACE_HEADER = "x-fusec-namespace"
 ROLE_HEADER = "x-fusec-role"
 """The caller's role, as the cache service tells it to the farm. Of a client it is not believed."""
 
+CLAIM_HEADER = "x-fusec-claim"
+"""The claim of a writer whose lease is to be checked before its entry is written."""
 REDIRECT_HEADER = "x-fusec-redirect"
 """Set to 1 by a client that can fetch a blob from another address."""
 PRESIGNED_SECONDS = 300
@@ -52,6 +56,7 @@ PATH_LOOKUP = "/v1/entries/lookup"
 PATH_BLOBS = "/v1/blobs"
 PATH_BLOBS_HAS = "/v1/blobs/has"
 PATH_BLOBS_GET = "/v1/blobs/get"
+PATH_RECORDS = "/v1/records"
 PATH_REVOKED = "/v1/revoked"
 PATH_STATS = "/v1/stats"
 PATH_COMPILE = "/v1/compile"

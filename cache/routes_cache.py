@@ -11,7 +11,9 @@ from cache import key as keys
 from cache import protocol as wire
 from cache.artifacts import check_better, good_manifest, open_entry
 from cache.asgi import Request, Response, packed
-from cache.errors import CacheError, MissingBlobs, ProtocolError
+from cache.conditions import Condition
+from cache.errors import CacheError, Fenced, MissingBlobs, ProtocolError
+from cache.lease import Claim, check_claim
 from cache.protocol import Value
 from cache.revocation import KEY as REVOCATIONS_KEY
 from cache.revocation import Revocations
@@ -21,7 +23,6 @@ from cache.tiered import TieredStore
 
 log = logging.getLogger("fusec.cache")
 
-_TAG = re.compile(r'"[0-9a-f]{64}"')
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -58,9 +59,12 @@ async def entry_put(state: ServiceState, caller: Caller, request: Request, key: 
 
     The manifest must verify, be of the key's kind and of a version that this service knows; where
     the service has trusted keys, one of them must have signed it. What is good is swapped for a
-    better tier only.
+    better tier only, or an equal one by the holder of its lease. Who shows a claim must hold the
+    lease (423).
     """
-    create, expected = _condition(request)
+    condition = Condition.of(request)
+    shown = request.headers.get(wire.CLAIM_HEADER)
+    claim = None if shown is None else Claim.parse(shown)
     data = await request.body(wire.MAX_MANIFEST)
     state.metrics.bytes.labels("in").inc(len(data))
     trust = await caller.space.writers_trust()
@@ -71,19 +75,26 @@ async def entry_put(state: ServiceState, caller: Caller, request: Request, key: 
         sample = ", ".join(f"{digest[:16]}…" for digest in sorted(absent)[:3])
         raise MissingBlobs(f"{len(absent)} blobs of {key[:24]}… are absent: {sample}")
     reader, store = caller.space.reader, caller.space.store
-    standing: bytes | None = None
+
+    def write() -> tuple[bytes | None, bool]:
+        standing = store.get_entry(key) if condition.conditional else data
+        if standing is not None and digests.digest(standing) == condition.expected:
+            good = good_manifest(key, standing, trust)
+            check_better(key, manifest, good, claimed=claim is not None)
+        if claim is not None:
+            check_claim(store, key, claim)  # last, so that no time passes before the write
+        if condition.create:
+            return standing, store.put_entry(key, data)
+        if condition.expected is not None:
+            return standing, store.swap_entry(key, condition.expected, data)
+        store.replace_entry(key, data)
+        return standing, True
+
     try:
-        if create:
-            standing = await reader.call(store.get_entry, key)
-            written = await reader.call(store.put_entry, key, data)
-        elif expected is not None:
-            standing = await reader.call(store.get_entry, key)
-            if standing is not None and digests.digest(standing) == expected:
-                check_better(key, manifest, good_manifest(key, standing, trust))
-            written = await reader.call(store.swap_entry, key, expected, data)
-        else:
-            await reader.call(store.replace_entry, key, data)
-            standing, written = data, True
+        standing, written = await reader.call(write)
+    except Fenced:
+        state.metrics.fenced.inc()
+        raise
     except CacheError:
         reader.forget(key)
         raise
@@ -95,18 +106,6 @@ async def entry_put(state: ServiceState, caller: Caller, request: Request, key: 
     state.metrics.conflicts.labels(manifest.kind).inc()
     message = "another value stands under this key"
     return packed(412, {"error": {"kind": "Conflict", "message": message}})
-
-
-def _condition(request: Request) -> tuple[bool, str | None]:
-    """Whether nothing may stand there, and the digest of what must stand; neither for any write."""
-    absent, match = request.headers.get("if-none-match"), request.headers.get("if-match")
-    if absent not in (None, "*"):
-        raise ProtocolError("If-None-Match can only be *")
-    if match is None:
-        return absent is not None, None
-    if absent is not None or _TAG.fullmatch(match) is None:
-        raise ProtocolError("If-Match is the SHA-256 of one entry in quotes, and stands alone")
-    return False, match[1:-1]
 
 
 async def entry_delete(state: ServiceState, caller: Caller, request: Request, key: str) -> Response:

@@ -2,6 +2,7 @@
 
     <prefix>/v1/blobs/<2 hex>/<digest>.zst    one zstd frame
     <prefix>/v1/entries/<kind>/<hex>          a manifest's bytes
+    <prefix>/v1/records/<kind>/<hex>          a record's bytes
 
 New entries are put with `If-None-Match: *`, which the server decides atomically; those that take
 the place of others with `If-Match` (`cache.s3_swap`).
@@ -25,10 +26,10 @@ from cache import key as keys
 from cache.counters import Counters
 from cache.errors import Corrupt, NotReachable, ProtocolError, TooLarge
 from cache.inventory import Item
-from cache.protocol import MAX_FRAME, MAX_MANIFEST, Value
+from cache.protocol import MAX_FRAME, MAX_MANIFEST, MAX_RECORD, Value
 from cache.s3_errors import ABSENT, RACED, TAKEN, error_code, s3_errors
 from cache.s3_swap import swap_object
-from cache.store import Blobs, check_blob, check_entry
+from cache.store import Blobs, check_blob, check_entry, check_record
 
 PARALLEL = 16
 """Most requests of one batch at the same time."""
@@ -159,7 +160,7 @@ class S3Store:
         for _ in range(_CONFLICT_ATTEMPTS):
             with self._s3_errors(f"write entry {key[:24]}…"):
                 try:
-                    self._put_entry(key, manifest_bytes, IfNoneMatch="*")
+                    self._put_small(self._entry_name(key), manifest_bytes, IfNoneMatch="*")
                     return True
                 except ClientError as error:
                     if error_code(error) not in TAKEN | RACED:
@@ -173,7 +174,7 @@ class S3Store:
         """See `Store`."""
         check_entry(key, manifest_bytes)
         with self._s3_errors(f"write entry {key[:24]}…"):
-            self._put_entry(key, manifest_bytes)
+            self._put_small(self._entry_name(key), manifest_bytes)
 
     def swap_entry(self, key: str, expected: str, manifest_bytes: bytes) -> bool:
         """See `SwapStore`."""
@@ -182,9 +183,25 @@ class S3Store:
         with self._s3_errors(action):
             return swap_object(
                 lambda: self._read_tagged(name, MAX_MANIFEST, action),
-                lambda data, **condition: self._put_entry(key, data, **condition),
+                lambda data, **condition: self._put_small(name, data, **condition),
                 digests.require(expected),
                 manifest_bytes,
+            )
+
+    def get_record(self, name: str) -> bytes | None:
+        """See `SwapStore`."""
+        return self._read(self._record_name(name), MAX_RECORD, f"read record {name[:24]}…")
+
+    def swap_record(self, name: str, expected: str | None, data: bytes) -> bool:
+        """See `SwapStore`. One request for a new one, else two."""
+        check_record(name, expected, data)
+        place, action = self._record_name(name), f"write record {name[:24]}…"
+        with self._s3_errors(action):
+            return swap_object(
+                lambda: self._read_tagged(place, MAX_RECORD, action),
+                lambda data, **condition: self._put_small(place, data, **condition),
+                expected,
+                data,
             )
 
     def delete_entry(self, key: str) -> None:
@@ -239,6 +256,29 @@ class S3Store:
             digest = name.rpartition("/")[2].removesuffix(".zst")
             if digests.is_digest(digest):
                 yield Item(digest, size, at)
+
+    def list_records(self) -> Iterator[Item]:
+        """See `Inventory`."""
+        for name, size, at in self._list("records"):
+            with suppress(ProtocolError):
+                keys.parse_record(name)
+                yield Item(name, size, at)
+
+    def remove_record(self, name: str, before: float) -> bool:
+        """See `Inventory`. Unless it changes at that moment, where the server knows conditional
+        removals (AWS and SeaweedFS do)."""
+        place = self._record_name(name)
+        with self._s3_errors(f"remove record {name[:24]}…"):
+            try:
+                head = self._client.head_object(Bucket=self._bucket, Key=place)
+                if head["LastModified"].timestamp() >= before:
+                    return False
+                self._client.delete_object(Bucket=self._bucket, Key=place, IfMatch=head["ETag"])
+            except ClientError as error:
+                if error_code(error) not in ABSENT | TAKEN | RACED:
+                    raise
+                return False
+        return True
 
     def remove_blobs(self, digests: Sequence[str], before: float) -> set[str]:
         """See `Inventory`. Two requests a blob, in parallel."""
@@ -338,6 +378,10 @@ class S3Store:
         keys.parse(key)
         return f"{self._base}/entries/{key}"
 
+    def _record_name(self, name: str) -> str:
+        keys.parse_record(name)
+        return f"{self._base}/records/{name}"
+
     def _has_blob(self, digest: str) -> bool:
         name = self._blob_name(digest)
         return self._written_at(name, f"look for blob {digest[:16]}…") is not None
@@ -390,10 +434,11 @@ class S3Store:
                 ContentType="application/zstd",
             )
 
-    def _put_entry(self, key: str, data: bytes, **condition: str) -> None:
+    def _put_small(self, name: str, data: bytes, **condition: str) -> None:
+        """Write an entry or a record."""
         self._client.put_object(
             Bucket=self._bucket,
-            Key=self._entry_name(key),
+            Key=name,
             Body=data,
             ContentType="application/msgpack",
             **condition,

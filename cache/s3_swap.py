@@ -1,8 +1,8 @@
 """Compare and swap of an object in S3.
 
-An object is read with its ETag, compared, and written with `If-Match`, which the server decides
-atomically. Callers name what they expect by its SHA-256: an ETag is a checksum of the content in
-some buckets and not in others.
+An object is read with its ETag, compared, and written with `If-Match` (or `If-None-Match: *` where
+none is expected), which the server decides atomically. Callers name what they expect by its
+SHA-256: an ETag is a checksum of the content in some buckets and not in others.
 """
 
 from __future__ import annotations
@@ -22,23 +22,26 @@ ATTEMPTS: Final = 4
 def swap_object(
     read: Callable[[], tuple[bytes, str] | None],
     write: Callable[..., Any],
-    expected: str,
+    expected: str | None,
     data: bytes,
 ) -> bool:
-    """Put `data` in the place of the bytes with the digest `expected`; see `SwapStore`.
+    """Put `data` in the place of the bytes with the digest `expected`, or of none; see `SwapStore`.
 
     read: gives the object's bytes and ETag, None without one. write: puts `data` under the
     condition that it is called with. Raises NotReachable while others get in between every time.
     """
-    for _ in range(ATTEMPTS):
-        standing = read()
-        if standing is None:
+    for attempt in range(ATTEMPTS):
+        # What is to be new is not there as a rule: no request to find that out.
+        standing = None if expected is None and not attempt else read()
+        if standing is not None and digest(standing[0]) != expected:
+            return standing[0] == data
+        if standing is None and expected is not None:
             return False
-        content, tag = standing
-        if digest(content) != expected:
-            return content == data
         try:
-            write(data, IfMatch=tag)
+            if standing is None:
+                write(data, IfNoneMatch="*")
+            else:
+                write(data, IfMatch=standing[1])
             return True
         except ClientError as error:
             # Somebody was first, or a try before this one was written and its answer lost.

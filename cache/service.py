@@ -16,7 +16,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from cache import auth, routes_cache, routes_farm, routes_status
+from cache import auth, routes_cache, routes_farm, routes_records, routes_status
 from cache import key as keys
 from cache import protocol as wire
 from cache.asgi import App, Receive, Request, Response, Scope, Send, packed
@@ -25,6 +25,7 @@ from cache.counters import Counters
 from cache.errors import (
     CacheError,
     Corrupt,
+    Fenced,
     MissingBlobs,
     NotBetter,
     NotReachable,
@@ -54,6 +55,7 @@ Handler = Callable[[ServiceState, Caller, Request, str], Awaitable[Response]]
 DISK_EVERY_S = 600.0
 """How often the copies on this disk are looked at where no collections are scheduled."""
 _HEX = "[0-9a-f]{64}"
+_RECORD = f"{keys.LEASE}/{_HEX}"
 _KEY = f"(?:{'|'.join(sorted(keys.KINDS))})/{_HEX}"
 
 
@@ -77,6 +79,8 @@ ROUTES = (
     _route("POST", "/v1/entries/lookup()", "read", "entry_lookup", routes_cache.entry_lookup),
     _route("PUT", f"/v1/entries/({_KEY})", "write", "entry_put", routes_cache.entry_put),
     _route("DELETE", f"/v1/entries/({_KEY})", "admin", "entry_delete", routes_cache.entry_delete),
+    _route("GET", f"/v1/records/({_RECORD})", "write", "record_get", routes_records.record_get),
+    _route("PUT", f"/v1/records/({_RECORD})", "write", "record_swap", routes_records.record_swap),
     _route("GET", "/v1/revoked()", "read", "revoked_get", routes_cache.revoked_get),
     _route("PUT", "/v1/revoked()", "admin", "revoked_put", routes_cache.revoked_put),
     _route("POST", "/v1/blobs/has()", "read", "blobs_has", routes_cache.blobs_has),
@@ -220,6 +224,8 @@ def status_of(error: CacheError) -> int:
         return 409
     if isinstance(error, NotBetter):
         return 412
+    if isinstance(error, Fenced):
+        return 423
     if isinstance(error, TooLarge):
         return 413
     if isinstance(error, Corrupt):

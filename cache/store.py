@@ -18,7 +18,7 @@ from typing import Protocol, runtime_checkable
 from cache import digest as digests
 from cache import key as keys
 from cache.errors import Corrupt, TooLarge
-from cache.protocol import MAX_BLOB, MAX_MANIFEST, Value
+from cache.protocol import MAX_BLOB, MAX_MANIFEST, MAX_RECORD, Value
 
 
 class Store(Protocol):
@@ -61,7 +61,9 @@ class Store(Protocol):
 class SwapStore(Store, Protocol):
     """A store that many writers share, who are to be one after another.
 
-    What stands is named by the digest of its bytes (`cache.digest`).
+    What stands is named by the digest of its bytes (`cache.digest`). Beside entries it keeps
+    records: a few bytes under a name of their own (`key.parse_record`), which change often, are
+    written by compare and swap alone and are never cached anywhere.
     """
 
     def swap_entry(self, key: str, expected: str, manifest_bytes: bytes) -> bool:
@@ -69,6 +71,16 @@ class SwapStore(Store, Protocol):
 
         True if it was written, or stands already: so that a writer who lost the answer may ask
         again. False if something else stands, or nothing. Raises like `put_entry`.
+        """
+
+    def get_record(self, name: str) -> bytes | None:
+        """A record's bytes as they are at this moment, or None."""
+
+    def swap_record(self, name: str, expected: str | None, data: bytes) -> bool:
+        """Write a record where one with the digest `expected` stands, or none if that is None.
+
+        True if it was written or stands already; False if something else does. Raises TooLarge over
+        MAX_RECORD, StoreFull.
         """
 
 
@@ -124,6 +136,15 @@ def check_entry(key: str, manifest_bytes: bytes) -> None:
     keys.parse(key)
     if len(manifest_bytes) > MAX_MANIFEST:
         raise TooLarge(f"entry {key[:24]}…: {len(manifest_bytes)} bytes, limit {MAX_MANIFEST}")
+
+
+def check_record(name: str, expected: str | None, data: bytes) -> None:
+    """Raise unless such a swap of a record makes sense (ProtocolError, TooLarge)."""
+    keys.parse_record(name)
+    if expected is not None:
+        digests.require(expected)
+    if len(data) > MAX_RECORD:
+        raise TooLarge(f"record {name[:24]}…: {len(data)} bytes, limit {MAX_RECORD}")
 
 
 def get_blobs(store: Store, digests: Sequence[str]) -> Blobs:

@@ -110,6 +110,14 @@ class TieredStore:
             self._copy_entry(key, manifest_bytes)
         return swapped
 
+    def get_record(self, name: str) -> bytes | None:
+        """See `SwapStore`. No copy nearby stands in: it would be an old value."""
+        return self.far.get_record(name)
+
+    def swap_record(self, name: str, expected: str | None, data: bytes) -> bool:
+        """See `SwapStore`."""
+        return self.far.swap_record(name, expected, data)
+
     def delete_entry(self, key: str) -> None:
         """See `Store`."""
         self.far.delete_entry(key)

@@ -20,6 +20,7 @@ from cache.errors import (
     CacheError,
     ConfigError,
     Corrupt,
+    Fenced,
     MissingBlobs,
     NotReachable,
     ProtocolError,
@@ -270,6 +271,7 @@ def check_status(reply: Reply, path: str) -> None:
         409: MissingBlobs,
         413: TooLarge,
         422: Corrupt,
+        423: Fenced,
         507: StoreFull,
     }
     raise made.get(reply.status, ProtocolError)(text)

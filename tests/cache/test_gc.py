@@ -72,6 +72,20 @@ def keys_of(store):
     return {item.name for item in store.list_entries()}
 
 
+def test_records_that_nobody_changes_go(store):
+    old, young = f"lease/{1:064x}", f"lease/{2:064x}"
+    store.swap_record(old, None, b"old")
+    plan = collect(store, Policy(), gc.RECORD_S + 10)
+    assert [item.name for item in plan.records] == [old]
+    assert "with 1 idle records" in list(plan.lines())[-1]
+    store.swap_record(young, None, b"young")
+    assert not store.remove_record(young, time.time() - 60.0)
+    assert collect(store, Policy()).records == ()
+    assert store.get_record(old) is None
+    assert store.get_record(young) == b"young"
+    assert [item.name for item in store.list_records()] == [young]
+
+
 def test_listings_name_everything_once(store):
     published = {key(i): artifact(store, i, b"shared") for i in range(3)}
     store.put_entry(revocation.KEY, Revocations().encode())

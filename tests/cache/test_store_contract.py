@@ -1,15 +1,18 @@
 """What every store promises, over every store."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace as replace_fields
+from functools import partial
 
 import pytest
 
 from cache import frames
 from cache.artifacts import Miss, lookup, publish, replace
 from cache.digest import digest
-from cache.errors import Corrupt, NotBetter, ProtocolError, TooLarge
+from cache.errors import Corrupt, Fenced, NotBetter, ProtocolError, TooLarge
+from cache.lease import Claim, Lease, check_claim, lease_of
 from cache.manifest import Manifest
-from cache.protocol import MAX_MANIFEST
+from cache.protocol import MAX_MANIFEST, MAX_RECORD
 from cache.store import get_blobs
 from tests.cache.samples import BLOBS, key, manifest, noise, put
 
@@ -159,6 +162,62 @@ def test_of_many_who_swap_one_does(store):
         done = list(pool.map(lambda value: store.swap_entry(key(), digest(first), value), values))
     assert sum(done) == 1
     assert store.get_entry(key()) == values[done.index(True)]
+
+
+def test_records_change_by_compare_and_swap(store):
+    name = f"lease/{7:064x}"
+    assert store.get_record(name) is None
+    assert not store.swap_record(name, digest(b"one"), b"two"), "nothing stands"
+    assert store.swap_record(name, None, b"one")
+    assert store.swap_record(name, None, b"one"), "asked again, for a lost answer"
+    assert not store.swap_record(name, None, b"other")
+    assert store.get_record(name) == b"one"
+    assert store.swap_record(name, digest(b"one"), b"two")
+    assert not store.swap_record(name, digest(b"one"), b"three")
+    assert store.get_record(name) == b"two"
+    assert store.get_record(f"lease/{8:064x}") is None
+    assert store.get_entry(key(7)) is None, "a record is no entry"
+    assert store.describe()["entries"] == 0
+
+
+def test_of_many_who_swap_a_record_one_does(store):
+    name = f"lease/{1:064x}"
+    expected = None
+    for turn in range(3):
+        values = [b"%d of turn %d" % (i, turn) for i in range(32)]
+        with ThreadPoolExecutor(32) as pool:
+            done = list(pool.map(partial(store.swap_record, name, expected), values))
+        assert sum(done) == 1
+        assert store.get_record(name) == values[done.index(True)]
+        expected = digest(values[done.index(True)])
+
+
+def test_odd_records_are_refused(store):
+    for bad in (key(), "lease/" + "A" * 64, f"lease/{1:064x}/..", "lease/"):
+        with pytest.raises(ProtocolError):
+            store.get_record(bad)
+        with pytest.raises(ProtocolError):
+            store.swap_record(bad, None, b"")
+    with pytest.raises(ProtocolError):
+        store.swap_record(f"lease/{1:064x}", "*", b"")
+    with pytest.raises(TooLarge):
+        store.swap_record(f"lease/{1:064x}", None, bytes(MAX_RECORD + 1))
+    with pytest.raises(ProtocolError):
+        store.get_entry(f"lease/{1:064x}")
+
+
+def test_a_claim_is_borne_out_by_the_lease_that_stands(store):
+    claim = Claim("ab" * 8, 5)
+    lease = Lease("ab" * 8, "http://10.0.0.1:8701", "0" * 64, 5, 0, 6.0)
+    with pytest.raises(Fenced, match="nobody's"):
+        check_claim(store, key(3), claim)
+    store.swap_record(lease_of(key(3)), None, lease.encode())
+    check_claim(store, key(3), claim)
+    later = replace_fields(lease, owner="cd" * 8, epoch=6)
+    store.swap_record(lease_of(key(3)), digest(lease.encode()), later.encode())
+    with pytest.raises(Fenced, match=r"epoch 5 may not write .* of epoch 6"):
+        check_claim(store, key(3), claim)
+    check_claim(store, key(3), later.claim)
 
 
 @pytest.mark.parametrize("bad", ["", "*", "A" * 64, "a" * 63])
