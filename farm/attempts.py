@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
 
 from farm.metrics import FarmMetrics
 from farm.pool import Pool, Task, TaskFailed
@@ -13,12 +15,17 @@ from farm.tracing import FarmTracing
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Tasks of one pool, each tried within `timeout_s` seconds (the wait for a worker included)."""
+    """Tasks of one pool, each tried within `timeout_s` seconds (the wait for a worker included).
+
+    spread: draws from 0 to 1, see `farm.retry.decide`. sleep: waits out the delays.
+    """
 
     pool: Pool
     metrics: FarmMetrics
     timeout_s: float
     tracing: FarmTracing = field(default_factory=FarmTracing)
+    spread: Callable[[], float] = random.random
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     async def once(self, task: Task) -> bytes:
         """One try. Raises TaskFailed; when cancelled, the pool forgets the task."""
@@ -44,14 +51,20 @@ class Attempts:
                 verdict = await self.after(error, attempt)
                 if verdict is None:
                     raise
+                task = replace(task, avoid=avoided(task.avoid, error))
             attempt += 1
 
     async def after(self, error: TaskFailed, attempt: int) -> Again | None:
         """Count a failure; wait out the delay if another try is due, None if it is not."""
         self.metrics.errors.labels(error.kind.value).inc()
-        verdict = decide(error.kind, attempt)
+        verdict = decide(error.kind, attempt, self.spread())
         if not isinstance(verdict, Again):
             return None
         self.metrics.retries.labels(error.kind.value).inc()
-        await asyncio.sleep(verdict.delay_s)
+        await self.sleep(verdict.delay_s)
         return verdict
+
+
+def avoided(avoid: frozenset[str], error: TaskFailed) -> frozenset[str]:
+    """The nodes that the next try is kept from."""
+    return avoid | {error.node} if error.node else avoid

@@ -64,7 +64,7 @@ class Isolated:
                 results[digest] = self._ask(single)
             except TaskFailed as error:
                 results[digest] = error
-        return built_singly(results)
+        return built_singly(results, task.node)
 
     def _ask(self, task: Task) -> bytes:
         given = tuple((name, os.environ[name]) for name in PASSED_ON if name in os.environ)

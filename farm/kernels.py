@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from cache.errors import CacheError
 from cache.lru import ByteLRU
 from farm.attempts import Attempts
+from farm.batch import Batch, batches
 from farm.metrics import FarmMetrics, Mean
+from farm.poison import Poison
 from farm.pool import TaskFailed
 from farm.queue import Share
 from farm.retry import ErrorKind
-from farm.workers import PlannedKernel, build_task, built
+from farm.workers import PlannedKernel, built
 from fusec.errors import FusecError
 from fusec.options import Target
 from fusec.remote.protocol import Priority
@@ -25,9 +26,6 @@ from fusec.remote.protocol import Priority
 log = logging.getLogger("fusec.farm")
 
 RECENT_BYTES: Final = 64 << 20
-SMALL_SOURCE: Final = 2048  # bytes of source below which a kernel shares a task with others
-MOST_IN_BATCH: Final = 8
-BATCHES_PER_WORKER: Final = 4
 
 Publish = Callable[[str, bytes], Awaitable[None]]
 """Keeps a binary under its key; must not raise."""
@@ -51,6 +49,7 @@ class KernelBuilds:
         self._flights: dict[str, Flight] = {}
         # Between a build's end and the moment a job's earlier, slower lookup has missed it.
         self._recent: ByteLRU[str] = ByteLRU(RECENT_BYTES)
+        self._poison = Poison()
         self.seconds = Mean()
 
     def recent(self, key: str) -> bytes | None:
@@ -65,19 +64,26 @@ class KernelBuilds:
         priority: Priority,
     ) -> list[Flight]:
         """Join the builds in flight and start the others, as work of `share`; every flight must be
-        left again."""
-        new = [kernel for kernel in kernels if kernel.key not in self._flights]
-        for batch in batches(new, self._attempts.pool.workers):
-            flights = {kernel.key: Flight(kernel.key) for kernel in batch}
+        left again.
+
+        A kernel that has failed for good a moment ago is a flight that has failed.
+        """
+        now = self._clock()
+        known = {k.key: self._poison.recall(k.key, now) for k in kernels}
+        shared = sum(1 for kernel in kernels if kernel.key in self._flights)
+        new = [k for k in kernels if k.key not in self._flights and known[k.key] is None]
+        for together in batches(new, self._attempts.pool.workers):
+            flights = {kernel.key: Flight(kernel.key) for kernel in together}
             self._flights.update(flights)
-            task = asyncio.create_task(self._build(batch, target, share, priority))
+            batch = Batch(tuple(together), target, share, priority)
+            task = asyncio.create_task(self._build(batch))
             peers = tuple(flights.values())
             for flight in peers:
                 flight.batch, flight.peers = task, peers
             task.add_done_callback(partial(self._ended, peers))
         self._metrics.kernels.labels("built").inc(len(new))
-        self._metrics.kernels.labels("shared").inc(len(kernels) - len(new))
-        joined = [self._flights[kernel.key] for kernel in kernels]
+        joined = [self._flights.get(k.key) or _failed(k.key, known[k.key]) for k in kernels]
+        self._metrics.kernels.labels("shared").inc(shared)
         for flight in joined:
             flight.wanted += 1
         return joined
@@ -105,55 +111,53 @@ class KernelBuilds:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _build(
-        self,
-        batch: Sequence[PlannedKernel],
-        target: Target,
-        share: Share,
-        priority: Priority,
-    ) -> None:
+    async def _build(self, batch: Batch) -> None:
+        """Try a batch; then what failed of it again, as often as its kind of failure allows."""
         started = self._clock()
-        label = f"{len(batch)} kernels" if len(batch) > 1 else f"kernel {batch[0].digest[:12]}"
-        attempt, left = 1, list(batch)
-        while left:
-            try:
-                task = replace(build_task(left, target, label), share=share, priority=priority)
-                results = _results(left, await self._attempts.once(task))
-            except TaskFailed as error:
-                verdict = await self._attempts.after(error, attempt)
-                if verdict is None:
-                    results = dict.fromkeys((kernel.digest for kernel in left), error)
-                elif verdict.alone and len(left) > 1:
-                    alone = (self._build([kernel], target, share, priority) for kernel in left)
-                    await asyncio.gather(*alone)
-                    return
-                else:
-                    attempt += 1
-                    continue
-            else:
-                for outcome in results.values():
-                    if isinstance(outcome, TaskFailed):
-                        self._metrics.errors.labels(outcome.kind.value).inc()
-            self.seconds.add((self._clock() - started) / len(left))
-            self._metrics.kernel_seconds.labels(target.device).observe(self._clock() - started)
-            await self._deliver(left, results)
+        try:
+            results = _results(batch, await self._attempts.once(batch.task()))
+        except TaskFailed as error:
+            await self._after(batch, error)
             return
+        took = self._clock() - started
+        self.seconds.add(took / len(batch.kernels))
+        self._metrics.kernel_seconds.labels(batch.target.device).observe(took)
+        async with asyncio.TaskGroup() as rest:
+            good: dict[str, bytes] = {}
+            for kernel in batch.kernels:
+                outcome = results[kernel.digest]
+                if isinstance(outcome, bytes):
+                    good[kernel.key] = outcome
+                else:
+                    rest.create_task(self._after(batch.of([kernel]), outcome))
+            await self._deliver(good)
 
-    async def _deliver(
-        self, batch: Sequence[PlannedKernel], results: dict[str, bytes | TaskFailed]
-    ) -> None:
-        good: list[tuple[str, bytes]] = []
-        for kernel in batch:
-            outcome = results[kernel.digest]
-            if isinstance(outcome, bytes):
-                self._recent.put(kernel.key, outcome)
-                good.append((kernel.key, outcome))
-            flight = self._flights.get(kernel.key)
-            if flight is not None:
-                flight.settle(outcome)
-                del self._flights[kernel.key]
-        for key, binary in good:
+    async def _after(self, batch: Batch, error: TaskFailed) -> None:
+        """What one failure means for all kernels that it concerns: it is theirs, or try again."""
+        verdict = await self._attempts.after(error, batch.attempt)
+        if verdict is None:
+            for kernel in batch.kernels:
+                self._poison.remember(kernel.key, error, self._clock())
+                self._settle(kernel.key, error)
+            return
+        again = batch.again(error)
+        # One by one, to find the one at fault.
+        parts = [again.of([kernel]) for kernel in batch.kernels] if verdict.alone else [again]
+        async with asyncio.TaskGroup() as rest:
+            for part in parts:
+                rest.create_task(self._build(part))
+
+    async def _deliver(self, good: Mapping[str, bytes]) -> None:
+        for key, binary in good.items():
+            self._recent.put(key, binary)
+            self._settle(key, binary)
+        for key, binary in good.items():
             await self._publish(key, binary)
+
+    def _settle(self, key: str, outcome: bytes | TaskFailed) -> None:
+        flight = self._flights.pop(key, None)
+        if flight is not None:
+            flight.settle(outcome)
 
     def _ended(self, flights: Sequence[Flight], task: asyncio.Task[None]) -> None:
         """However a batch has ended, nobody waits for it for ever."""
@@ -178,6 +182,11 @@ class Flight:
         self.peers: tuple[Flight, ...] = ()
         self._future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
+    @property
+    def over(self) -> bool:
+        """Whether the build has ended, in whatever way."""
+        return self._future.done()
+
     async def binary(self) -> bytes:
         """Wait for the binary. Raises TaskFailed."""
         return await asyncio.shield(self._future)
@@ -193,25 +202,18 @@ class Flight:
             self._future.set_result(outcome)
 
 
-def _results(batch: Sequence[PlannedKernel], result: bytes) -> dict[str, bytes | TaskFailed]:
+def _failed(key: str, error: TaskFailed | None) -> Flight:
+    """A flight that nobody has to wait for."""
+    flight = Flight(key)
+    flight.settle(error or TaskFailed(ErrorKind.INTERNAL, "a kernel has neither flight nor fault"))
+    return flight
+
+
+def _results(batch: Batch, result: bytes) -> dict[str, bytes | TaskFailed]:
     """Every kernel's outcome; a worker that leaves one out has failed."""
     try:
         results = dict(built(result))
     except (CacheError, FusecError) as error:
         raise TaskFailed(ErrorKind.INTERNAL, f"a worker's result is malformed: {error}") from error
     missing = TaskFailed(ErrorKind.INTERNAL, "the worker gave no result for this kernel")
-    return {kernel.digest: results.get(kernel.digest, missing) for kernel in batch}
-
-
-def batches(kernels: Sequence[PlannedKernel], workers: int) -> list[list[PlannedKernel]]:
-    """Group small kernels, so that scheduling costs less, without starving a worker.
-
-    A kernel of much source is alone. Small ones share a task of at most MOST_IN_BATCH, while there
-    are still BATCHES_PER_WORKER tasks for each worker.
-    """
-    small = [kernel for kernel in kernels if len(kernel.source) < SMALL_SOURCE]
-    made = [[kernel] for kernel in kernels if len(kernel.source) >= SMALL_SOURCE]
-    size = len(small) // max(1, workers * BATCHES_PER_WORKER)
-    size = min(MOST_IN_BATCH, max(1, size))
-    made.extend(list(small[at : at + size]) for at in range(0, len(small), size))
-    return made
+    return {kernel.digest: results.get(kernel.digest, missing) for kernel in batch.kernels}

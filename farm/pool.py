@@ -23,8 +23,10 @@ class Task:
     """A piece of work: ``kind`` names the function of `farm.workers`, ``payload`` is its input.
 
     ``label`` is for people and logs. ``needs`` is the class of worker (`farm.devices`); a GPU's
-    has the whole GPU for the time of the task. ``gpu``: which one of those that the worker sees,
-    set by the pool. ``share`` and ``priority`` say when its turn comes (`farm.fair_pool`).
+    has the whole GPU for the time of the task. ``avoid``: nodes on which it has failed; another is
+    taken if there is one. The pool sets, where the task runs: ``gpu``, which one of those that the
+    worker sees, and ``node``, the worker's.
+    ``share`` and ``priority`` say when its turn comes (`farm.fair_pool`).
     """
 
     kind: str
@@ -34,18 +36,24 @@ class Task:
     gpu: int = 0
     share: Share = NOBODY
     priority: Priority = Priority.WAITING
+    avoid: frozenset[str] = frozenset()
+    node: str = ""
 
 
 class TaskFailed(Exception):
-    """A task came to no result. ``kind`` decides on a retry, the message is for people."""
+    """A task came to no result. ``kind`` decides on a retry, the message is for people.
 
-    def __init__(self, kind: ErrorKind, message: str) -> None:
+    ``node`` names where it was tried, as `Task.avoid` takes it; empty where that is not known.
+    """
+
+    def __init__(self, kind: ErrorKind, message: str, node: str = "") -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
+        self.node = node
 
-    def __reduce__(self) -> tuple[type[TaskFailed], tuple[ErrorKind, str]]:
-        return TaskFailed, (self.kind, self.message)
+    def __reduce__(self) -> tuple[type[TaskFailed], tuple[ErrorKind, str, str]]:
+        return TaskFailed, (self.kind, self.message, self.node)
 
 
 Runner = Callable[[Task], bytes]

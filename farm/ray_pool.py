@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-import time
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import ray
 from ray import exceptions as raised
+from ray.util.scheduling_strategies import NodeLabelSchedulingStrategy, NotIn
 
 from farm.devices import CPU, detected, is_gpu_class, ray_resources
 from farm.pool import Pool, Runner, Task, TaskFailed, as_failure, pool_closed, settle
 from farm.retry import ErrorKind
 
+log = logging.getLogger("fusec.farm")
+
 RESOURCES_KNOWN_S: Final = 5.0
+NODE_LABEL: Final = "ray.io/node-id"
 
 _LOST = (
     raised.WorkerCrashedError,
@@ -44,10 +50,13 @@ class RayPool:
         # Ray would try again by itself; `farm.retry` decides that, so that attempts add up right.
         self._task = ray.remote(max_retries=0)(_execute)
         self._lock = threading.Lock()
-        self._open: dict[Future[bytes], ray.ObjectRef[bytes]] = {}
-        self._closed = False
-        self._resources: dict[str, float] = {}
-        self._counted_at = float("-inf")
+        self._open: dict[Future[bytes], ray.ObjectRef[bytes] | None] = {}  # None: not started yet
+        self._closed = threading.Event()
+        self._resources: dict[str, float] = dict(ray.cluster_resources())
+        # Ray is called from here alone: not from the caller's event loop, since a call may wait for
+        # a head that is away, and not from the thread that tells of results, which must not wait.
+        self._calls = ThreadPoolExecutor(1, thread_name_prefix="farm-ray")
+        threading.Thread(target=self._watch, name="farm-ray-watch", daemon=True).start()
 
     @property
     def workers(self) -> int:
@@ -55,63 +64,84 @@ class RayPool:
         return self.workers_of(CPU)
 
     def workers_of(self, needs: str) -> int:
-        """See `Pool`."""
-        return int(self._known().get("CPU" if needs == CPU else needs, 0))
+        """See `Pool`. At most RESOURCES_KNOWN_S old: nodes come and go."""
+        if self._closed.is_set():
+            return 0
+        return int(self._resources.get("CPU" if needs == CPU else needs, 0))
 
     def gpu_classes(self) -> tuple[str, ...]:
         """See `Pool`."""
-        return tuple(sorted(name for name, n in self._known().items() if n and is_gpu_class(name)))
-
-    def _known(self) -> dict[str, float]:
-        """The cluster's resources, at most RESOURCES_KNOWN_S old: nodes come and go."""
-        if self._closed:
-            return {}
-        now = time.monotonic()
-        if now - self._counted_at > RESOURCES_KNOWN_S:
-            self._resources = dict(ray.cluster_resources())
-            self._counted_at = now
-        return self._resources
+        known = self._resources.items()
+        return tuple(sorted(name for name, n in known if n and is_gpu_class(name)))
 
     def submit(self, task: Task) -> Future[bytes]:
         """See `Pool`."""
         future: Future[bytes] = Future()
         with self._lock:
-            if self._closed:
+            if self._closed.is_set():
                 future.set_exception(pool_closed())
                 return future
-            options = {"name": task.label or task.kind, **_resources(task)}
-            ref = self._task.options(**options).remote(self._run, task)
-            self._open[future] = ref
-        ref.future().add_done_callback(lambda ended: self._ended(future, ended))
+            self._open[future] = None
+            self._calls.submit(self._start, future, task)
         return future
 
     def cancel(self, future: Future[bytes]) -> None:
-        """See `Pool`. A task that runs already is killed with its worker process."""
-        with self._lock:
-            ref = self._open.pop(future, None)
-        if ref is not None:
-            ray.cancel(ref, force=True)
+        """See `Pool`. A task that runs already is interrupted."""
         settle(future, TaskFailed(ErrorKind.CANCELLED, "the task was cancelled"))
+        with self._lock:
+            ref = self._open.get(future)
+            if ref is not None and not self._closed.is_set():
+                self._calls.submit(ray.cancel, ref)
 
     def close(self) -> None:
         """See `Pool`."""
         with self._lock:
-            if self._closed:
+            if self._closed.is_set():
                 return
-            self._closed = True
-            left = dict(self._open)
-            self._open.clear()
+            self._closed.set()
+        self._calls.shutdown(cancel_futures=True)
+        with self._lock:
+            left, self._open = self._open, {}
         for future, ref in left.items():
-            ray.cancel(ref, force=True)
+            if ref is not None:
+                ray.cancel(ref, force=True)
             settle(future, pool_closed())
         if self._owns:
             ray.shutdown()
 
-    def _ended(self, future: Future[bytes], result: Future[bytes]) -> None:
+    def _start(self, future: Future[bytes], task: Task) -> None:
+        if future.done():  # cancelled meanwhile
+            self._forget(future)
+            return
+        options = {"name": task.label or task.kind, **_resources(task), **_elsewhere(task)}
+        try:
+            ref = self._task.options(**options).remote(self._run, task)
+        except (raised.RayError, OSError, RuntimeError) as error:
+            self._forget(future)
+            settle(future, TaskFailed(ErrorKind.WORKER_LOST, f"Ray takes no task: {error}"))
+            return
         with self._lock:
-            self._open.pop(future, None)
+            self._open[future] = ref
+        ref.future().add_done_callback(partial(self._ended, future))
+        if future.done():
+            ray.cancel(ref)
+
+    def _ended(self, future: Future[bytes], result: Future[bytes]) -> None:
+        self._forget(future)
         error = result.exception()
         settle(future, result.result() if error is None else _failure(error))
+
+    def _forget(self, future: Future[bytes]) -> None:
+        with self._lock:
+            self._open.pop(future, None)
+
+    def _watch(self) -> None:
+        """Keep up with the nodes that come and go."""
+        while not self._closed.wait(RESOURCES_KNOWN_S):
+            try:
+                self._resources = dict(ray.cluster_resources())
+            except raised.RayError as error:
+                log.warning("Ray does not answer: %s", error, extra={"action": "ray"})
 
 
 def _connect(address: str, workers: int) -> None:
@@ -141,8 +171,21 @@ def _resources(task: Task) -> dict[str, object]:
     return {"num_cpus": 0, "num_gpus": 1, "resources": {task.needs: 1}}
 
 
+def _elsewhere(task: Task) -> dict[str, object]:
+    """Keeps a task from the nodes on which it has failed, if there are others."""
+    if not task.avoid:
+        return {}
+    others = NotIn(*sorted(task.avoid))
+    return {"scheduling_strategy": NodeLabelSchedulingStrategy({}, soft={NODE_LABEL: others})}
+
+
 def _execute(run: Runner, task: Task) -> bytes:
-    return run(task)
+    node = ray.get_runtime_context().get_node_id()
+    try:
+        return run(replace(task, node=node))
+    except TaskFailed as error:
+        error.node = node
+        raise
 
 
 def _failure(error: BaseException) -> TaskFailed:

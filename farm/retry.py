@@ -1,4 +1,7 @@
-"""What to do after a failure, by its kind: a table and a pure function, no clock, no state."""
+"""What to do after a failure, by its kind: a table and a pure function, no clock, no state.
+
+A task is tried three times at most, on another node each time if there is one (`Task.avoid`).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ class ErrorKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``attempts`` in all; ``delay_s`` before the second, twice that before the third and so on.
+    """``attempts`` in all; ``delay_s`` before the second at least, twice that before the third.
 
     ``alone``: tasks that shared a batch are tried one by one, to find the one at fault.
     ``remember_s``: how long a submit of the same graph gets the same failure at once.
@@ -70,9 +73,13 @@ class GiveUp:
     remember_s: float
 
 
-def decide(kind: ErrorKind, attempt: int) -> Again | GiveUp:
-    """What follows the failure of attempt number `attempt` (from 1)."""
+def decide(kind: ErrorKind, attempt: int, spread: float = 0.0) -> Again | GiveUp:
+    """What follows the failure of attempt number `attempt` (from 1).
+
+    spread: drawn anew each time from 0 to 1; the delay grows by that part of itself, so that those
+    who failed together do not come back together.
+    """
     rule = RULES[kind]
     if attempt >= rule.attempts:
         return GiveUp(rule.remember_s)
-    return Again(rule.delay_s * 2.0 ** (attempt - 1), rule.alone)
+    return Again(rule.delay_s * 2.0 ** (attempt - 1) * (1.0 + spread), rule.alone)

@@ -165,12 +165,12 @@ def single_builds(task: Task) -> dict[str, Task]:
     return {k.digest: build_task([k], target, f"kernel {k.digest[:12]}") for k in kernels}
 
 
-def built_singly(results: Mapping[str, bytes | TaskFailed]) -> bytes:
-    """The result of a build task, from those of its `single_builds` by digest."""
+def built_singly(results: Mapping[str, bytes | TaskFailed], node: str = "") -> bytes:
+    """The result of a build task on a node, from those of its `single_builds` by digest."""
     together: dict[str, Value] = {}
     for digest, result in results.items():
         if isinstance(result, TaskFailed):
-            together[digest] = _failure(result.kind, result.message)
+            together[digest] = _failure(result.kind, result.message, node)
         else:
             body = unpack(result, max_bytes=MAX_RESULT)
             together[digest] = body.get(digest) if isinstance(body, dict) else None
@@ -243,8 +243,8 @@ def _kernels(payload: bytes) -> tuple[Target, list[PlannedKernel]]:
     return _target(body["target"]), [_planned_kernel(item) for item in body["kernels"]]
 
 
-def _failure(kind: ErrorKind, message: str) -> dict[str, Value]:
-    return {"kind": kind.value, "message": message}
+def _failure(kind: ErrorKind, message: str, node: str = "") -> dict[str, Value]:
+    return {"kind": kind.value, "message": message, "node": node}
 
 
 _KINDS: Final[Mapping[str, Callable[[bytes, Stages], bytes]]] = {
@@ -273,8 +273,8 @@ def _lap(item: Value) -> Lap:
 def _outcome(item: Value) -> bytes | TaskFailed:
     if isinstance(item, bytes):
         return item
-    error = fields(item, "a kernel's failure", ("kind", "message"))
-    return TaskFailed(ErrorKind(str(error["kind"])), str(error["message"]))
+    error = fields(item, "a kernel's failure", ("kind", "message", "node"))
+    return TaskFailed(ErrorKind(str(error["kind"])), str(error["message"]), str(error["node"]))
 
 
 def _target(value: Value) -> Target:

@@ -1,40 +1,55 @@
-"""The decision table of retries."""
+"""The decision table of retries, every line of it."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from farm.retry import RULES, Again, ErrorKind, GiveUp, decide
+from farm.retry import RULES, Again, ErrorKind, GiveUp, Rule, decide
+
+KINDS = st.sampled_from(ErrorKind)
 
 
 def test_the_table_is_complete() -> None:
     assert set(RULES) == set(ErrorKind)
 
 
+# Attempts, least delay before the second, alone, seconds remembered.
 @pytest.mark.parametrize(
-    ("kind", "attempt", "expected"),
+    ("kind", "rule"),
     [
-        (ErrorKind.COMPILE_ERROR, 1, GiveUp(600.0)),
-        (ErrorKind.BAD_INPUT, 1, GiveUp(60.0)),
-        (ErrorKind.WORKER_LOST, 1, Again(0.5, True)),
-        (ErrorKind.WORKER_LOST, 2, Again(1.0, True)),
-        (ErrorKind.WORKER_LOST, 3, GiveUp(15.0)),
-        (ErrorKind.OUT_OF_MEMORY, 1, Again(1.0, True)),
-        (ErrorKind.OUT_OF_MEMORY, 2, GiveUp(600.0)),
-        (ErrorKind.TIMEOUT, 2, GiveUp(600.0)),
-        (ErrorKind.STORE_UNREACHABLE, 1, Again(1.0, False)),
-        (ErrorKind.CANCELLED, 1, GiveUp(0.0)),
+        # Would fail again, whatever is done.
+        (ErrorKind.BAD_INPUT, Rule(1, 0.0, False, 60.0)),
+        (ErrorKind.COMPILE_ERROR, Rule(1, 0.0, False, 600.0)),
+        # Poison, perhaps: tried alone on another node once, then left for ten minutes.
+        (ErrorKind.CRASHED, Rule(2, 0.2, True, 600.0)),
+        (ErrorKind.TIMEOUT, Rule(2, 0.0, True, 600.0)),
+        (ErrorKind.OUT_OF_MEMORY, Rule(2, 1.0, True, 600.0)),
+        (ErrorKind.INTERNAL, Rule(2, 0.2, True, 60.0)),
+        # The node's fault.
+        (ErrorKind.WORKER_LOST, Rule(3, 0.5, True, 15.0)),
+        (ErrorKind.OTHER_RELEASE, Rule(3, 0.1, False, 15.0)),
+        # The store's.
+        (ErrorKind.STORE_UNREACHABLE, Rule(3, 1.0, False, 0.0)),
+        (ErrorKind.STORE_REFUSED, Rule(1, 0.0, False, 15.0)),
+        # Nobody's: a new submit starts anew.
+        (ErrorKind.CANCELLED, Rule(1, 0.0, False, 0.0)),
+        (ErrorKind.ABANDONED, Rule(1, 0.0, False, 0.0)),
     ],
 )
-def test_decisions(kind: ErrorKind, attempt: int, expected: Again | GiveUp) -> None:
-    assert decide(kind, attempt) == expected
+def test_every_line(kind: ErrorKind, rule: Rule) -> None:
+    assert RULES[kind] == rule
+    for attempt in range(1, rule.attempts):
+        delay = rule.delay_s * 2 ** (attempt - 1)
+        assert decide(kind, attempt) == Again(delay, rule.alone)
+        assert decide(kind, attempt, 1.0) == Again(2 * delay, rule.alone)
+    for attempt in range(rule.attempts, rule.attempts + 3):
+        assert decide(kind, attempt) == GiveUp(rule.remember_s)
 
 
-@pytest.mark.parametrize("kind", ErrorKind)
-def test_attempts_are_bounded_and_delays_grow(kind: ErrorKind) -> None:
-    delays = []
-    for attempt in range(1, 5):
-        decision = decide(kind, attempt)
-        if isinstance(decision, GiveUp):
-            break
-        delays.append(decision.delay_s)
-    assert isinstance(decision, GiveUp), "at most three attempts"
-    assert delays == sorted(delays)
+@given(KINDS, st.floats(0, 1), st.floats(0, 1))
+def test_attempts_are_bounded_and_delays_grow(kind: ErrorKind, first: float, second: float) -> None:
+    verdicts = [decide(kind, n, spread) for n, spread in ((1, first), (2, second), (3, 0.0))]
+    assert isinstance(verdicts[2], GiveUp), "three attempts at most"
+    delays = [v.delay_s for v in verdicts if isinstance(v, Again)]
+    assert all(0.0 <= delay <= 4.0 for delay in delays)
+    assert delays == sorted(delays), "whatever is drawn, a later delay is no shorter"
