@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from cache.client import CacheClient
 from cache.errors import ConfigError
 from cache.open_tracing import open_tracing
 from cache.tracing import OFF, Tracing
 from fusec.codegen.isa import target_of
 from fusec.errors import OptionsError
+from fusec.metrics import Exporter
 from fusec.options import Options
 from fusec.remote.resolve import Resolver
 from fusec.runtime.graph_pool import GraphPools
@@ -31,6 +33,8 @@ class _Process:
         self.lock = threading.Lock()
         self.recorder = Recorder()
         self.sessions: dict[Options, Session] = {}
+        self.remotes: list[CacheClient] = []
+        self.exporter: Exporter | None = None
 
 
 _process = _Process()
@@ -66,6 +70,10 @@ def session(options: Options) -> Session:
             if options.tracing and recorder.tracing is OFF:
                 recorder.tracing = _tracing(options)
             resolver = Resolver.open(options, recorder)
+            if resolver.remote is not None:
+                _process.remotes.append(resolver.remote)
+            if _process.exporter is None and (options.metrics_dir or options.metrics_push):
+                _process.exporter = _exporter(options)
             graphs = GraphPools() if options.mode == "reduce-overhead" else None
             found = Session(options, target_of, resolver, partial(load, graphs=graphs), recorder)
             _process.sessions[options] = found
@@ -81,6 +89,20 @@ def _tracing(options: Options) -> Tracing:
         raise OptionsError(error.message, where="FUSEC_TRACING", hint=error.hint) from error
 
 
+def _exporter(options: Options) -> Exporter:
+    """Exports the process's metrics from now on. Raises OptionsError."""
+    rank = os.environ.get("LOCAL_RANK", "")  # torchrun's
+    made = Exporter(
+        options.metrics_dir,
+        options.metrics_push,
+        snapshot,
+        lambda: tuple(_process.remotes),
+        local_rank=int(rank) if rank.isdecimal() else 0,
+    )
+    made.start()
+    return made
+
+
 def snapshot() -> Snapshot:
     """Seconds by stage and counts by name of this process, since the start or the last `reset`."""
     return _process.recorder.snapshot()
@@ -90,4 +112,5 @@ def reset() -> None:
     """Forget all sessions and counters. For tests: what is compiled already goes on working."""
     with _process.lock:
         _process.sessions.clear()
+        _process.remotes.clear()
         _process.recorder = Recorder()

@@ -96,6 +96,14 @@ class Options:
         help="longest time for choosing variants of a graph's GPU kernels by measurement, in"
         " seconds; 0: the cost model's choice stands",
     )
+    metrics_dir: Path | None = _option(
+        None,
+        key=False,
+        help="directory of node_exporter's textfile collector, for this process's metrics",
+    )
+    metrics_push: str | None = _option(
+        None, key=False, help="address of a Pushgateway, for this process's metrics"
+    )
     tracing: str = _option("", key=False, help=SETTING_HELP)
     progress: bool = _option(True, key=False, help="show a progress bar in a terminal")
 

@@ -12,9 +12,11 @@ from prometheus_client import CollectorRegistry
 from cache.counters import Counters
 from cache.lru import ByteLRU
 from cache.metrics import ServiceMetrics
-from cache.series import Series
+from cache.series import Catalogue, Series
 from cache.service import ROUTE_NAMES
 from farm.metrics import FarmMetrics
+from fusec.metrics import declare
+from fusec.trace import Snapshot
 
 ROOT: Final = Path(__file__).parents[2]
 PATH: Final = ROOT / "docs" / "metrics.md"
@@ -27,8 +29,11 @@ listed and no others: what is not declared is counted under `other`. A histogram
 the start, at 0, so that its first event is part of a rate.
 
 The service and the gateway of the farm answer at `/metrics`, without a token. Each is one process:
-scrape every replica. `docs/operations.md` says what the alerts over these series mean; the
-dashboards are in `deploy/helm/fusec/files/dashboards`.
+scrape every replica. A training process emits nothing unless `FUSEC_METRICS_DIR` (a directory of
+node_exporter's textfile collector) or `FUSEC_METRICS_PUSH` (a Pushgateway) is set
+(`fusec[metrics]`); its series then also have the label `local_rank`. `docs/operations.md`
+says what the alerts over these series mean; the dashboards are in
+`deploy/helm/fusec/files/dashboards`.
 """
 _COLUMNS: Final = "| series | type | unit | labels | meaning |\n|---|---|---|---|---|\n"
 
@@ -47,9 +52,20 @@ def farm_series() -> list[Series]:
     return FarmMetrics(CollectorRegistry()).catalogue.series
 
 
+def client_series() -> list[Series]:
+    """What a training process emits."""
+    catalogue = Catalogue(CollectorRegistry())
+    declare(catalogue, Snapshot, tuple)
+    return catalogue.series
+
+
 def all_series() -> Mapping[str, Sequence[Series]]:
     """The series by the part of fusec that emits them."""
-    return {"Cache service": service_series(), "Farm": farm_series()}
+    return {
+        "Cache service": service_series(),
+        "Farm": farm_series(),
+        "Client": client_series(),
+    }
 
 
 def document() -> str:

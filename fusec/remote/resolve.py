@@ -139,6 +139,11 @@ class Resolver:
             )
         return resolver
 
+    @property
+    def remote(self) -> CacheClient | None:
+        """The client of the cache service; None where there is none, or nobody to believe."""
+        return self._remote
+
     # -- looking up ---------------------------------------------------------------------------
 
     def lookup(self, key: str) -> Found | None:
