@@ -1,4 +1,4 @@
-"""`python -m cache`: run the cache service, collect its store, or make a token for it."""
+"""`python -m cache`: run the cache service, collect its store, make a token for it, or check it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 
 from cache import gc
 from cache.auth import ROLES, Grant, hash_token
@@ -18,6 +19,7 @@ from cache.counters import Counters
 from cache.errors import CacheError, ConfigError
 from cache.gc import FENCE_S
 from cache.open_store import collected_part, namespaces, open_store
+from cache.tls import ClientTls
 
 _SERVE = """\
 examples:
@@ -44,6 +46,14 @@ Safe beside services and farms that use the same store. A service can do the sam
 (--gc-every-s). With S3 it takes ten minutes: blobs are announced before they are removed.
 """
 
+_CHECK = """\
+examples:
+  python -m cache check http://cache:8700 --token-file /etc/fusec/write-token
+        does it keep what it is given? Needs the role write
+
+Puts 64 KiB of random bytes and gets them back. No entry names them: the collector removes them.
+"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit status: 2 for wrong settings."""
@@ -51,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = arguments.pop("command")
     if command == "token":
         return _token(arguments["role"], arguments["namespace"])
+    if command == "check":
+        return _check(**arguments)
     dry_run, fence_s = arguments.pop("dry_run", False), arguments.pop("fence_s", FENCE_S)
     flags = {name: str(value) for name, value in arguments.items() if value is not None}
     try:
@@ -89,6 +101,25 @@ def _parser() -> argparse.ArgumentParser:
     token = commands.add_parser("token", help="make a token and the setting that grants it a role")
     token.add_argument("--role", choices=ROLES, default="read")
     token.add_argument("--namespace", default="", help="where it counts; * is everywhere")
+    check = commands.add_parser(
+        "check",
+        help="put a blob through a service and get it back",
+        epilog=_CHECK,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    check.add_argument("url", help="address of the service")
+    check.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="a token with the role write"
+    )
+    check.add_argument("--namespace", default="", help="the namespace to check")
+    check.add_argument("--ca", type=Path, metavar="FILE", help="authority of its certificate, PEM")
+    check.add_argument(
+        "--timeout-s",
+        type=float,
+        default=20.0,
+        metavar="X",
+        help="seconds that it may take in all (default %(default)s)",
+    )
     return parser
 
 
@@ -113,6 +144,33 @@ def _token(role: str, namespace: str) -> int:
     setting = ":".join(filter(None, (grant.role, grant.sha256, grant.namespace)))
     print(f"token, for whoever is to hold it (shown once):  {token}")
     print(f"add to FUSEC_CACHE_TOKENS of the service:        {setting}")
+    return 0
+
+
+def _check(
+    url: str, token_file: Path | None, namespace: str, ca: Path | None, timeout_s: float
+) -> int:
+    # With what a client needs only: `--help` works without it.
+    from cache.breaker import DelayBudget
+    from cache.check import round_trip
+    from cache.client import CacheClient
+
+    try:
+        token = None if token_file is None else token_file.read_text(encoding="ascii").strip()
+        budget = DelayBudget(timeout_s)
+        tls = ClientTls(ca)
+        with CacheClient(url, token=token, namespace=namespace, tls=tls, budget=budget) as client:
+            made = round_trip(client)
+    except (OSError, UnicodeError) as error:
+        print(f"error: the token cannot be read: {error}", file=sys.stderr)
+        return 2
+    except CacheError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(
+        f"{url}: {made.size} bytes put in {made.put_s * 1e3:.1f} ms, "
+        f"got back in {made.get_s * 1e3:.1f} ms"
+    )
     return 0
 
 

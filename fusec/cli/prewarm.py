@@ -10,11 +10,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fusec.cli import subject
+from fusec.cli.demo import MODELS
 from fusec.errors import OptionsError
 from fusec.options import Options, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from fusec.prewarm import Warmed
 
@@ -29,6 +30,7 @@ examples:
   fusec prewarm mymodel:example --target cuda:sm_90 --remote http://cache:8765
   fusec prewarm mymodel:example --target cpu --no-grad
   fusec prewarm mymodel:example --target cuda:gfx942 --keys-only --json
+  fusec prewarm --demo mlp --target cpu        does a compile through the farm work?
 
 example() returns a module or function and its inputs: a tuple of arguments, or a dict of keyword
 arguments, or one tensor. Tensors that it makes without a device are on the target's. Return a
@@ -47,7 +49,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("function", metavar="MODULE:FUNCTION", help="see below")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("function", nargs="?", metavar="MODULE:FUNCTION", help="see below")
+    what.add_argument("--demo", choices=MODELS, help="one of the demo's models")
     parser.add_argument(
         "--target", required=True, help="cpu: as this machine; cuda:sm_90, cuda:gfx942, …"
     )
@@ -64,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     overrides = {"remote": arguments.remote} if arguments.remote else {}
     options = Options.from_env(overrides=overrides)
     target = target_from(arguments.target)
-    make = subject.imported(arguments.function)
+    make = _make(arguments)
     from fusec.prewarm import prewarm
     from fusec.remote.protocol import Priority
     from fusec.remote.resolve import Resolver
@@ -84,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
                 status.update(f"graphs: {len(counted)}")
 
             found = prewarm(
-                lambda: subject.example(make(), arguments.function),
+                lambda: subject.example(make(), arguments.function or arguments.demo),
                 target,
                 options,
                 resolver,
@@ -102,6 +106,19 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         show(found, Console())
     return 1 if any(graph.eager for graph in found) else 0
+
+
+def _make(arguments: argparse.Namespace) -> "Callable[[], object]":
+    """What makes the model and its inputs."""
+    if not arguments.demo:
+        return subject.imported(arguments.function)
+    from fusec.demo.models import build
+
+    def make() -> object:
+        example = build(arguments.demo)
+        return example.model, example.inputs
+
+    return make
 
 
 def target_from(text: str) -> Target:

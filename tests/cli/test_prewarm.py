@@ -173,3 +173,10 @@ def test_kernels_for_a_gpu_are_compiled_without_one(model: Any, tmp_path: Path, 
     assert [p["source"] for p in graph["parts"]] == ["compiled here"] * 2
     assert all(p["numbers"]["kernels"] for p in graph["parts"])
     assert all(p["numbers"]["fallback_calls"] == 0 for p in graph["parts"])
+
+
+def test_a_model_of_the_demo(capsys: Any) -> None:
+    assert run(["prewarm", "--demo", "mlp", "--target", "cpu", "--keys-only", "--json"]) == 0
+    (graph,) = json.loads(capsys.readouterr().out)["graphs"]
+    assert graph["parts"]
+    assert not graph["eager"]

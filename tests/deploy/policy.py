@@ -21,7 +21,7 @@ def _pod(pod: Pod, documents: list[Document]) -> list[str]:
         found.append("may run as root")
     if security.get("seccompProfile", {}).get("type") != "RuntimeDefault":
         found.append("has no seccomp profile")
-    for name in ("hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"):
+    for name in ("hostNetwork", "hostPID", "hostIPC"):
         if pod.spec.get(name):
             found.append(f"sets {name}")
     if pod.spec.get("automountServiceAccountToken") is not False and not _autoscales(
