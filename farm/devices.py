@@ -14,16 +14,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from fusec.options import Target
-from fusec.tune.device import visible_gpus
+from fusec.tune.device import device_class, visible_gpus
 
 CPU: Final = "cpu"
 _GPU: Final = re.compile(r"gpu:([a-z0-9_]{2,16}):([a-z0-9.-]{1,64})")
-
-
-def gpu_class(name: str, isa: str) -> str:
-    """The class of a GPU by what the driver calls it, ``NVIDIA H200``, and its capability."""
-    model = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
-    return f"gpu:{isa}:{model[:64] or 'unknown'}"
 
 
 def is_gpu_class(text: str) -> bool:
@@ -43,7 +37,7 @@ def detected() -> dict[str, tuple[int, ...]]:
     """The GPUs of this machine by class, as the numbers by which this process knows them."""
     found: dict[str, tuple[int, ...]] = {}
     for ordinal, (name, isa) in enumerate(visible_gpus()):
-        needs = gpu_class(name, isa)
+        needs = device_class(name, isa)
         found[needs] = (*found.get(needs, ()), ordinal)
     return found
 

@@ -24,6 +24,8 @@ from cache.errors import CacheError
 from cache.manifest import Manifest
 from cache.store import Store
 from fusec.artifact.fingerprint import graph_fingerprint, kernel_key, toolchain
+from fusec.artifact.quality import Quality, Tier, with_quality
+from fusec.codegen.gpu_source import GpuSource
 from fusec.codegen.host import HostPlan, build_host_plan
 from fusec.codegen.kernel_source import KernelSource
 from fusec.codegen.targets import Source, code_generator, source_from_bytes, source_to_bytes
@@ -43,7 +45,7 @@ from fusec.schedule.single import drop_single_folds
 from fusec.schedule.split_folds import split_folds
 from fusec.schedule.verify import verify_schedule
 from fusec.trace import Recorder
-from fusec.tune.device import current_gpu
+from fusec.tune.device import current_gpu, device_class, visible_gpus
 from fusec.tune.problem import problems
 from fusec.tune.tuner import tune
 
@@ -53,6 +55,7 @@ __all__ = [
     "Source",
     "assemble",
     "build_kernel",
+    "choices",
     "compile_local",
     "kernel_store_key",
     "plan",
@@ -182,8 +185,19 @@ def build_kernel(kernel: Source, target: Target) -> bytes:
     return code_generator(target).build(kernel)
 
 
-def assemble(plan: Plan, binaries: Mapping[str, bytes]) -> tuple[Manifest, dict[str, bytes]]:
-    """The artifact of a plan, given each kernel's binary by digest. Deterministic."""
+def choices(plan: Plan) -> tuple[GpuSource, ...]:
+    """The kernels of a plan that there are several ways to build."""
+    return tuple(k for k in plan.kernels if isinstance(k, GpuSource) and len(k.variants) > 1)
+
+
+def assemble(
+    plan: Plan, binaries: Mapping[str, bytes], *, device: str = "", tuned: int = 0
+) -> tuple[Manifest, dict[str, bytes]]:
+    """The artifact of a plan, given each kernel's binary by digest. Deterministic.
+
+    device: the class of GPU that took part in choosing variants, and of how many kernels it decided
+    (``tuned``); empty: the cost model did.
+    """
     blobs = {PROGRAM_BLOB: plan.program}
     for kernel in plan.kernels[:-1]:
         blobs[f"kernel/{kernel.digest}"] = binaries[kernel.digest]
@@ -191,7 +205,13 @@ def assemble(plan: Plan, binaries: Mapping[str, bytes]) -> tuple[Manifest, dict[
     meta = msgpack.packb(
         {"v": ARTIFACT_FORMAT, "report": sorted(plan.report.items())}, use_bin_type=True
     )
-    return Manifest.of("graph", blobs, meta), blobs
+    open_choices = len(choices(plan))
+    if device:
+        quality = Quality(Tier.TUNED, device, tuned, max(0, open_choices - tuned))
+    else:
+        tier = Tier.UNTUNED if open_choices else Tier.SINGLE
+        quality = Quality(tier, untuned=open_choices)
+    return with_quality(Manifest.of("graph", blobs, meta), quality), blobs
 
 
 def compile_local(
@@ -205,14 +225,15 @@ def compile_local(
     """
     made = plan(graph, target, options, recorder=recorder)
     with recorder.span("build"):
-        binaries = _tuned(made, target, options, store, recorder)
+        device, binaries = _tuned(made, target, options, store, recorder)
+        tuned = len(binaries)
         left = [k for k in made.kernels if k.digest not in binaries]
         workers = max(1, min(len(left), os.cpu_count() or 1))
         with ThreadPoolExecutor(workers, thread_name_prefix="fusec-build") as pool:
             built = pool.map(lambda k: _kernel(k, target, store, recorder), left)
             binaries.update((k.digest, b) for k, b in zip(left, built, strict=True))
     with _collector_paused():
-        manifest, blobs = assemble(made, binaries)
+        manifest, blobs = assemble(made, binaries, device=device, tuned=tuned)
         key = graph_fingerprint(graph_to_bytes(graph), target, options, toolchain()).key("graph")
     try:
         publish(store, key, manifest, blobs)
@@ -223,11 +244,12 @@ def compile_local(
 
 def _tuned(
     made: Plan, target: Target, options: Options, store: Store, recorder: Recorder
-) -> dict[str, bytes]:
-    """The binaries of kernels whose variant this process's GPU has chosen, by digest."""
+) -> tuple[str, dict[str, bytes]]:
+    """This process's GPU, if it can choose, and the binaries of the kernels whose variant it has
+    chosen, by digest."""
     ordinal = current_gpu() if target.device == "cuda" and options.tune_s > 0 else None
     if ordinal is None:
-        return {}
+        return "", {}
     chosen = tune(
         problems(program_from_bytes(made.program), made.kernels),
         budget_s=options.tune_s,
@@ -236,7 +258,9 @@ def _tuned(
         ordinal=ordinal,
         descend=options.mode == "max-autotune",
     )
-    return {t.problem.source.digest: t.binary.to_bytes() for t in chosen if t.binary is not None}
+    binaries = {t.problem.source.digest: t.binary.to_bytes() for t in chosen if t.binary}
+    name, isa = visible_gpus()[ordinal]
+    return (device_class(name, isa) if isa == target.isa else ""), binaries
 
 
 def _kernel(kernel: Source, target: Target, store: Store, recorder: Recorder) -> bytes:

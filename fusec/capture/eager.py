@@ -20,17 +20,28 @@ from fusec.errors import LoadError
 from fusec.ir import expr as ex
 from fusec.ir.graph import Arg, Attr, Graph, Node, Ref, Symbolic, TensorType, node_refs, refs
 
+Apply = Callable[[int, Node, Callable[..., Any], list[Any], dict[str, Any]], Any]
+"""Calls an operator: the node's place and the node, its operator, the arguments' values."""
+
+
+def _call(index: int, node: Node, call: Callable[..., Any], args: list[Any], kwargs: Any) -> Any:
+    return call(*args, **kwargs)
+
 
 class EagerProgram:
     """A graph made callable: takes a list of inputs, clears it, returns a list of outputs."""
 
     _boxed_call = True
 
-    def __init__(self, graph: Graph, constants: Sequence[torch.Tensor] = ()) -> None:
-        """constants: tensors to append to the inputs of each call, large constants of the graph.
+    def __init__(
+        self, graph: Graph, constants: Sequence[torch.Tensor] = (), *, apply: Apply = _call
+    ) -> None:
+        """constants: tensors to append to the inputs of each call, large constants of the graph;
+        apply: what calls an operator, for runs that are to differ from eager's.
 
         Raises LoadError for an operator that this process has not.
         """
+        self._apply = apply
         self._graph = graph
         self._constants = tuple(constants)
         self._symbols = bindings(graph) if graph.symbols else ()
@@ -56,7 +67,7 @@ class EagerProgram:
         for index, node, call in self._steps:
             args = [_value(a, values, symbols) for a in node.args]
             kwargs = {k: _value(v, values, symbols) for k, v in node.kwargs}
-            values[index] = call(*args, **kwargs)
+            values[index] = self._apply(index, node, call, args, kwargs)
             del args, kwargs
             for dead in self._last_use.get(index, ()):
                 values.pop(dead, None)

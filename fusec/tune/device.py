@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
@@ -61,6 +62,24 @@ def visible_gpus() -> tuple[tuple[str, str], ...]:
         if not failed:
             found.append((name.value.decode(), f"sm_{major.value}{minor.value}"))
     return tuple(found)
+
+
+def device_class(name: str, isa: str) -> str:
+    """The class of a GPU by what the driver calls it, ``NVIDIA H200``, and its capability: a short
+    text, ``gpu:sm_90:nvidia-h200``."""
+    model = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+    return f"gpu:{isa}:{model[:64] or 'unknown'}"
+
+
+def only_gpu(ordinal: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that show a child one GPU alone: that of this number where ``environment`` holds.
+
+    environment: of this process, whose own choice of GPUs counts.
+    """
+    order = environment.get("CUDA_DEVICE_ORDER")
+    names = [name for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    shown = names[ordinal] if ordinal < len(names) else str(ordinal)
+    return {"CUDA_VISIBLE_DEVICES": shown, **({"CUDA_DEVICE_ORDER": order} if order else {})}
 
 
 def current_gpu() -> int | None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from fusec.codegen.gpu_source import GpuSource
 from fusec.codegen.kernel_source import KernelSource
 from fusec.ir import expr as ex
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.program import Launch, Program, Slot
-
-TYPICAL_SIZE: Final = 64  # for a symbol whose value nobody knows
+from fusec.ir.typical import typical_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +67,7 @@ def problems(
     kernels: of the program, in its order. sizes: values of the program's symbols; where one is not
     given it is a typical one that the symbol's range allows.
     """
-    values = dict(sizes or {})
-    for symbol in program.symbols:
-        upper = TYPICAL_SIZE if symbol.upper is None else symbol.upper
-        values.setdefault(symbol.name, min(max(TYPICAL_SIZE, symbol.lower), upper))
+    values = {**typical_sizes(program.symbols), **(sizes or {})}
     found: dict[int, Problem] = {}
     for step in program.steps:
         if not isinstance(step, Launch):

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from farm.__main__ import main
-from farm.devices import CPU, detected, gpu_class, is_gpu_class, ray_resources, serves
+from farm.devices import CPU, detected, is_gpu_class, ray_resources, serves
 from fusec.options import Target
-from fusec.tune.device import visible_gpus
+from fusec.tune.device import device_class, visible_gpus
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from fusec.tune.device import visible_gpus
     ],
 )
 def test_names_of_classes(name: str, isa: str, expected: str) -> None:
-    assert gpu_class(name, isa) == expected
+    assert device_class(name, isa) == expected
     assert is_gpu_class(expected)
 
 
@@ -34,7 +34,7 @@ def test_what_is_no_class_of_a_gpu() -> None:
 
 
 def test_a_class_serves_the_targets_of_its_capability() -> None:
-    hopper = gpu_class("NVIDIA H200", "sm_90")
+    hopper = device_class("NVIDIA H200", "sm_90")
     assert serves(hopper, Target("cuda", "sm_90"))
     assert not serves(hopper, Target("cuda", "sm_80"))
     assert not serves(hopper, Target("cpu", "x86-64-v3"))

@@ -26,6 +26,7 @@ from fusec.pipeline import compile_local
 from fusec.runtime.format import PROGRAM_BLOB
 from fusec.runtime.loader import load
 from fusec.trace import Recorder
+from fusec.verification.compare import compare, first_wrong
 
 _STORE = MemoryStore(512 << 20)  # kernels that several tests share are built once
 
@@ -192,36 +193,8 @@ def _strides(x: torch.Tensor) -> list[int]:
 
 
 def values_differ(got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> str | None:
-    if not eager.numel():
-        return None
-    if eager.is_complex():
-        exact = exact.detach() if exact.is_complex() else eager
-        return values_differ(
-            torch.view_as_real(got.resolve_conj()),
-            torch.view_as_real(eager.resolve_conj()),
-            torch.view_as_real(exact.resolve_conj()),
-        )
-    if not eager.is_floating_point():
-        wrong = got != eager
-        return None if not wrong.any() else _first(wrong, got, eager)
-    eps = torch.finfo(eager.dtype).eps
-    a, b, c = got.double(), eager.double(), exact.detach().double()
-    if a.shape != c.shape:
-        c = b
-    error = (b - c).abs()
-    error = torch.where(torch.isfinite(error), error, 0.0)
-    scale = torch.where(torch.isfinite(c), c.abs(), 0.0)
-    bound = 4 * eps * scale + 2 * torch.maximum(error, error.max() * 0.5) + eps * scale.max()
-    bound = bound + 2 * torch.finfo(eager.dtype).tiny * eps
-    same = (a == b) | (a.isnan() & b.isnan()) | (a == c) | (a.isnan() & c.isnan())
-    wrong = ~same & ~((a - c).abs() <= torch.where(torch.isfinite(c), bound, -1.0))
-    return None if not wrong.any() else _first(wrong, got, eager, exact)
-
-
-def _first(wrong: torch.Tensor, got: torch.Tensor, *others: torch.Tensor) -> str:
-    where = tuple(int(i) for i in wrong.nonzero()[0])
-    rest = " is not ".join(str(x[where].item()) for x in (got, *others))
-    return f"{int(wrong.sum())} of {wrong.numel()} values differ, first at {where}: {rest}"
+    wrong = compare(got, eager, exact, of_worst=1.0).wrong
+    return None if wrong is None else first_wrong(wrong, got, eager, exact)
 
 
 def check_batch(

@@ -3,10 +3,11 @@
 from fusec.codegen.gpu import gpu_emitter
 from fusec.codegen.host import HostPlan, build_host_plan
 from fusec.ir.text import parse_graph
+from fusec.ir.typical import TYPICAL_SIZE
 from fusec.lower.lowering import lower
 from fusec.schedule.dissolve import dissolve
 from fusec.schedule.search import schedule
-from fusec.tune.problem import TYPICAL_SIZE, Buffer, Problem, problems
+from fusec.tune.problem import Buffer, Problem, problems
 from tests.tune.kernels import problem, variant
 
 

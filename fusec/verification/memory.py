@@ -1,0 +1,64 @@
+"""How much memory verifying a graph takes, told from its types before any is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from fusec.ir import expr as ex
+from fusec.ir.dtypes import DTYPES
+from fusec.ir.graph import Graph, Node, TensorType, ValueType, node_refs, refs
+from fusec.ir.typical import typical_sizes
+
+_WIDE: Final = {"float": 8, "complex": 16}
+
+
+def needed_bytes(graph: Graph) -> int:
+    """Most bytes of tensors at once: the inputs, in the graph's types and in float64, the results
+    of three runs, and the values that live together in a float64 run."""
+    sizes = typical_sizes(graph.symbols)
+    narrow = {i: _size(n, sizes, wide=False) for i, n in enumerate(graph.nodes)}
+    wide = {i: _size(n, sizes, wide=True) for i, n in enumerate(graph.nodes)}
+    inputs = sum(narrow[i] + wide[i] for i in graph.inputs)
+    kept = {ref for output in graph.outputs for ref in refs(output)}
+    outputs = sum(2 * narrow[i] + 3 * wide[i] for i in kept)
+    return inputs + outputs + _peak(graph, wide, kept)
+
+
+def _peak(graph: Graph, size: Mapping[int, int], kept: set[int]) -> int:
+    last: dict[int, int] = {}
+    for index, node in enumerate(graph.nodes):
+        for ref in node_refs(node):
+            last[ref] = index
+    dying: dict[int, list[int]] = {}
+    for ref, index in last.items():
+        if ref not in kept:
+            dying.setdefault(index, []).append(ref)
+    live = most = 0
+    for index, node in enumerate(graph.nodes):
+        if node.op != "call":
+            continue
+        live += size[index]
+        most = max(most, live)
+        live -= sum(size[ref] for ref in dying.get(index, ()) if graph.nodes[ref].op == "call")
+    return most
+
+
+def _size(node: Node, sizes: Mapping[str, int], *, wide: bool) -> int:
+    """Bytes of what a node makes; views count as if they were copies."""
+    total = 0
+    for kind in _tensors(node.type):
+        count = 1
+        for size in kind.shape:
+            count *= ex.evaluate(size, sizes)
+        element = DTYPES[kind.dtype]
+        total += count * (_WIDE.get(element.kind, element.size) if wide else element.size)
+    return total
+
+
+def _tensors(kind: ValueType) -> Iterator[TensorType]:
+    if isinstance(kind, TensorType):
+        yield kind
+    elif isinstance(kind, tuple):
+        for item in kind:
+            yield from _tensors(item)
