@@ -5,16 +5,17 @@ from __future__ import annotations
 import atexit
 import functools
 import os
-import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cache.artifacts import Found
 from fusec.artifact.quality import Outcome, Verification
-from fusec.child_process import MAX_MESSAGE, Child
-from fusec.errors import ChildLost
+from fusec.child.messages import MAX_MESSAGE
+from fusec.child.pool import Children
+from fusec.child.process import Child
+from fusec.errors import ChildLost, Loss
 
 SEED: Final = 20250601
 _START_S: Final = 120.0
@@ -23,12 +24,13 @@ _TIMES_EAGER: Final = 20.0  # an artifact that takes longer is taken for one tha
 _FINITE: Final = 0.5
 _SLACK_BYTES: Final = 4 << 30  # what torch itself and its libraries take
 _MESSAGE_SLACK: Final = 1 << 20
+_MOST_CHILDREN: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """memory: bytes of tensors, above which a graph is left out; seconds: of wall time for all of
-    it; threads: of the CPU."""
+    """memory: bytes of tensors, above which a graph is left out; a GPU's own where there is one.
+    seconds: of wall time for all of it; threads: of the CPU."""
 
     memory: int = 4 << 30
     seconds: float = 60.0
@@ -50,56 +52,61 @@ def verify(
     """
     if len(graph) + found.manifest.size() > MAX_MESSAGE - _MESSAGE_SLACK:
         return Verification(Outcome.SKIPPED, why="the artifact is too large to be passed on")
-    return _Run(graph, found, limits, gpu, seed).verification()
+    shown = tuple(sorted((gpu or {"CUDA_VISIBLE_DEVICES": ""}).items()))
+    # A driver reserves what it never uses: with a GPU there is no limit of this kind.
+    memory = limits.memory + _SLACK_BYTES if gpu is None else None
+    children = _children(os.getpid(), shown, memory, limits.threads)
+    task = {
+        "graph": graph,
+        "manifest": found.manifest.encode(),
+        "blobs": dict(found.blobs),
+        "seed": seed,
+        "memory": limits.memory if gpu is None else None,
+        "threads": limits.threads,
+    }
+    deadline = time.monotonic() + limits.seconds
+    verdict = Verification(Outcome.INCONCLUSIVE, seed=seed, why="no process for it starts")
+    # A place out of range ends a GPU's context, or raises: then with zeros, which are never that.
+    for safe in (False, True):
+        try:
+            with children.lend() as child:
+                run = _Run(child, deadline)
+                verdict = replace(run.verification(task, safe), seed=seed)
+        except ChildLost as error:
+            return replace(verdict, why=error.message)
+        if run.eager_ran or verdict.outcome is not Outcome.INCONCLUSIVE:
+            break
+    return verdict
 
 
 class _Run:
-    def __init__(
-        self,
-        graph: bytes,
-        found: Found,
-        limits: Limits,
-        gpu: Mapping[str, str] | None,
-        seed: int,
-    ) -> None:
-        self._task = {
-            "graph": graph,
-            "manifest": found.manifest.encode(),
-            "blobs": dict(found.blobs),
-            "seed": seed,
-            "memory": limits.memory if gpu is None else None,
-            "threads": limits.threads,
-        }
-        self._limits = limits
-        self._gpu = gpu
-        self._seed = seed
-        self._deadline = time.monotonic() + limits.seconds
+    """One attempt, in one child. ``eager_ran``: whether there was something to compare with."""
+
+    def __init__(self, child: Child, deadline: float) -> None:
+        self.eager_ran = False
+        self._child = child
+        self._deadline = deadline
         self._device = ""
-        self._child: Child | None = None
-        self._place = ""
 
-    def verification(self) -> Verification:
+    def verification(self, task: Mapping[str, Any], safe: bool) -> Verification:
         try:
-            return self._verification()
-        finally:
-            if self._child is not None:
-                _idle(os.getpid()).put(self._place, self._child)
-
-    def _verification(self) -> Verification:
-        try:
-            left_out = self._open()
+            left_out = self._ask("open", [dict(task)], _START_S)
+            self._device = self._ask("device", [], _START_S)
             if left_out is not None:
                 return self._verdict(Outcome.SKIPPED, left_out)
-            eager_s, refused = self._eager()
+            refused, took = self._eager(safe)
         except ChildLost as error:
-            return self._verdict(Outcome.INCONCLUSIVE, f"before it was run: {error.message}")
+            return self._verdict(Outcome.INCONCLUSIVE, f"running eager: {error.message}")
         if refused is not None:
             return self._verdict(Outcome.INCONCLUSIVE, f"eager does not run: {refused}")
+        self.eager_ran = True
         try:
-            patience = max(_LEAST_S, _TIMES_EAGER * eager_s)
-            raised = self._ask("artifact", [], patience)
+            raised = self._ask("artifact", [], max(_LEAST_S, _TIMES_EAGER * took))
         except ChildLost as error:
-            return self._verdict(Outcome.FAILED, f"running it: {error.message}")
+            # What takes memory is limited here, and nowhere where it is used.
+            mine = error.loss is not Loss.MEMORY
+            outcome = Outcome.FAILED if mine else Outcome.INCONCLUSIVE
+            return self._verdict(outcome, f"running it: {error.message}")
         if raised is not None:
             return self._verdict(Outcome.FAILED, f"running it: {raised}")
         try:
@@ -107,99 +114,33 @@ class _Run:
         except ChildLost as error:
             return self._verdict(Outcome.INCONCLUSIVE, f"comparing: {error.message}")
 
-    def _open(self) -> str | None:
-        threads = {"OMP_NUM_THREADS": str(self._limits.threads)}
-        # A driver reserves what it never uses: with a GPU there is no limit of this kind.
-        memory = self._limits.memory + _SLACK_BYTES if self._gpu is None else None
-        shown = self._gpu or {"CUDA_VISIBLE_DEVICES": ""}
-        self._place = repr((sorted(shown.items()), self._limits))
-        self._child = _idle(os.getpid()).take(self._place) or Child(
-            "fusec.verification.worker", environment={**threads, **shown}, memory=memory
-        )
-        left_out: str | None = self._ask("open", [self._task], _START_S)
-        self._device = self._ask("device", [], _START_S)
-        return left_out
-
-    def _eager(self) -> tuple[float, str | None]:
-        """Seconds of eager's run; why it does not run, or None. Raises ChildLost."""
-        answer: dict[str, Any] = {}
-        for safe in (False, True):
-            started = time.monotonic()
-            try:
-                answer = self._ask("eager", [safe, False], self._left())
-            except ChildLost:
-                # A place out of range ends a GPU's context; with zeros there is none.
-                if safe or self._gpu is None or self._left() <= _LEAST_S / 2:
-                    raise
-                self._open()
-                continue
-            if "raised" not in answer:
-                break
-        else:
-            return 0.0, str(answer.get("raised"))
+    def _eager(self, safe: bool) -> tuple[str | None, float]:
+        """Why it does not run, or None; its seconds. Raises ChildLost."""
+        started = time.monotonic()
+        answer = self._ask("eager", [safe, False], self._left())
         took = time.monotonic() - started
-        if answer["finite"] < _FINITE:
-            again = self._ask("eager", [safe, True], self._left())
-            if "raised" in again:
-                return 0.0, str(again["raised"])
-        return took, None
+        if answer.get("finite", 1.0) < _FINITE:
+            answer = self._ask("eager", [safe, True], self._left())
+        return answer.get("raised"), took
 
     def _ask(self, step: str, arguments: list[Any], timeout_s: float) -> Any:
-        assert self._child is not None
-        try:
-            return self._child.request([step, arguments], timeout_s)
-        except ChildLost:
-            self._child = None
-            raise
+        return self._child.request([step, arguments], timeout_s)
 
     def _left(self) -> float:
         return max(1.0, self._deadline - time.monotonic())
 
     def _verdict(self, outcome: Outcome, why: str) -> Verification:
-        return Verification(outcome, self._device, self._seed, why=why)
-
-
-class _Idle:
-    """Children without work, by what they were started with: loading torch takes seconds."""
-
-    def __init__(self) -> None:
-        self._process = os.getpid()
-        self._lock = threading.Lock()
-        self._children: dict[str, list[Child]] = {}
-
-    def take(self, place: str) -> Child | None:
-        """A child that is ready, if there is one; the others of its kind that ended are closed."""
-        while True:
-            with self._lock:
-                waiting = self._children.get(place)
-                child = waiting.pop() if waiting else None
-            if child is None or child.usable:
-                return child
-            child.close()
-
-    def put(self, place: str, child: Child) -> None:
-        with self._lock:
-            self._children.setdefault(place, []).append(child)
-
-    def close(self) -> None:
-        """End them, unless they are of the process that this one was forked from."""
-        if os.getpid() != self._process:
-            return
-        with self._lock:
-            children = [child for waiting in self._children.values() for child in waiting]
-            self._children.clear()
-        for child in children:
-            child.close()
+        return Verification(outcome, self._device, why=why)
 
 
 @functools.cache
-def _idle(process: int) -> _Idle:
-    """The children of this process: those of the process that it was forked from are not its."""
-    made = _Idle()
+def _children(
+    process: int, shown: tuple[tuple[str, str], ...], memory: int | None, threads: int
+) -> Children:
+    """The children of this process; one that was forked from it has none of them."""
+    environment = {"OMP_NUM_THREADS": str(threads), **dict(shown)}
+    made = Children(
+        "fusec.verification.worker", _MOST_CHILDREN, environment=environment, memory=memory
+    )
     atexit.register(made.close)
     return made
-
-
-def cpu_threads() -> int:
-    """Threads for a verification on the CPU, where several may run beside compiles."""
-    return max(1, min(4, len(os.sched_getaffinity(0)) // 2))

@@ -9,7 +9,7 @@ import torch
 import fusec.attention.operators
 from cache.artifacts import Found
 from cache.manifest import Manifest
-from fusec.child_process import serve
+from fusec.child.program import serve
 from fusec.ir.wire import graph_from_bytes
 from fusec.verification.check import RAISED, Check
 

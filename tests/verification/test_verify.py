@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 
 import pytest
 
@@ -90,7 +89,7 @@ def test_an_artifact_that_ends_its_process_fails() -> None:
     deadly = Found(Manifest.of("graph", blobs, found.manifest.meta), blobs)
     verdict = verify(graph_to_bytes(graph), deadly, limits=LIMITS)
     assert verdict.outcome is Outcome.FAILED
-    assert signal.Signals.SIGSEGV.name in verdict.why
+    assert "SIGSEGV" in verdict.why
     assert os.getpid()  # this process is well
 
 
