@@ -90,11 +90,20 @@ class JobBook:
             job = self._jobs[taken.item]
             asked = job.request.priority < Priority.WAITING
             if asked or now - job.last_heard <= self._limits.abandon_s:
-                self._in_work.add(job.id)
-                self._working[job.tenant] += 1
+                self._enter_work(job)
                 return job
             self.fail(job, ErrorKind.ABANDONED, "nobody asked for it any more", now)
         return None
+
+    def aside(self, job: Job, now: float) -> Job:
+        """A job in work is another gateway's: it waits outside the queue."""
+        self._leave_work(job)
+        return self.put(job.back(now))
+
+    def resume(self, job: Job, now: float) -> Job:
+        """A job that was put aside is in work again."""
+        self._enter_work(job)
+        return self.put(job.back(now))
 
     def put(self, job: Job) -> Job:
         """Write a job's new value."""
@@ -162,12 +171,19 @@ class JobBook:
 
     def _over(self, job: Job, ended: Job) -> Job:
         self._queue.remove(job.id)
-        if job.id in self._in_work:
-            self._in_work.remove(job.id)
-            self._working[job.tenant] -= 1
+        self._leave_work(job)
         self._held[job.tenant] -= len(job.request.graph)
         self._ended[job.id] = None
         return self.put(ended)
+
+    def _enter_work(self, job: Job) -> None:
+        self._in_work.add(job.id)
+        self._working[job.tenant] += 1
+
+    def _leave_work(self, job: Job) -> None:
+        if job.id in self._in_work:
+            self._in_work.remove(job.id)
+            self._working[job.tenant] -= 1
 
     def _kept(self, job: Job) -> float:
         # A failure is answered to those who poll, even where a new submit may start anew.

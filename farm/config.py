@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from cache.auth import ROLES, Grant, hash_token
 from cache.config import is_loopback
 from cache.errors import ConfigError
+from cache.lease import MAX_TERM_S
 from cache.tls import ClientTls, ServerTls
 from cache.tracing import SETTING_HELP
 from farm.quota import Limits, Quota, parse_tenants
@@ -117,6 +119,23 @@ class FarmConfig:
     task_s: float = field(
         default=1800.0, metadata={"help": "longest time of a task with its wait for a worker"}
     )
+    lease_s: float = field(
+        default=7.0,
+        metadata={
+            "help": "seconds after which another gateway takes over the jobs of one that is silent;"
+            " 0 where there is one gateway only"
+        },
+    )
+    advertise: str = field(
+        default="",
+        metadata={
+            "help": "address under which other gateways reach this one; empty is host and port"
+        },
+    )
+    peer_ca: str = field(
+        default="",
+        metadata={"help": "authority of other gateways' certificates, if not the system's (PEM)"},
+    )
     work_s: float = field(
         default=300.0,
         metadata={"help": "longest work on a graph or a kernel, in seconds and seconds of a CPU"},
@@ -138,6 +157,10 @@ class FarmConfig:
         self.limits()
         if min(self.keep_s, self.abandon_s, self.task_s, self.work_s) <= 0:
             raise ConfigError("keep_s, abandon_s, task_s and work_s must be above 0")
+        if not 0 <= self.lease_s <= MAX_TERM_S:
+            raise ConfigError(f"lease_s is not within 0 and {MAX_TERM_S:g}")
+        if self.advertise and not self.advertise.startswith(("http://", "https://")):
+            raise ConfigError(f"advertise {self.advertise!r:.60} is not an http address")
         if self.work_mb < LEAST_WORK_MB:
             raise ConfigError(f"work_mb must be {LEAST_WORK_MB} at least: compilers need as much")
         if self.front_role not in ROLES:
@@ -180,6 +203,20 @@ class FarmConfig:
     def tls(self) -> ServerTls:
         """How the gateway serves. Raises ConfigError."""
         return ServerTls(self.tls_cert, self.tls_key, self.tls_client_ca)
+
+    def address(self) -> str:
+        """Where other gateways reach this one."""
+        if self.advertise:
+            return self.advertise.rstrip("/")
+        host = socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host
+        shown = f"[{host}]" if ":" in host else host
+        return f"{self.tls().scheme}://{shown}:{self.port}"
+
+    def peer_tls(self) -> ClientTls:
+        """How other gateways are reached: with this one's certificate, where they ask for one."""
+        shown = (self.tls_cert, self.tls_key) if self.tls_client_ca else ("", "")
+        ca, cert, key = (Path(text) if text else None for text in (self.peer_ca, *shown))
+        return ClientTls(ca, cert, key)
 
     def cache_tls(self) -> ClientTls:
         """How the cache service is reached."""

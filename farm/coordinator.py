@@ -2,7 +2,7 @@
 
 One for all namespaces. Lives in one event loop; the only writer of the book. Nothing here is the
 sole copy of anything: a gateway that dies is replaced by the store and by clients that submit
-again.
+again. A job that is another gateway's (`farm.ownership`) is followed there, outside of the queue.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from cache.errors import CacheError
+from cache.errors import CacheError, Fenced
 from farm.attempts import Attempts
 from farm.book import Admission, JobBook
 from farm.estimate import Estimates
+from farm.following import End, Following
 from farm.job import Job, JobId
 from farm.metrics import FarmMetrics
+from farm.ownership import Holding
+from farm.peers import Peers
 from farm.pool import Pool, Task, TaskFailed
 from farm.quota import Limits
 from farm.retry import ErrorKind
@@ -30,7 +33,7 @@ from farm.tracing import FarmTracing
 from farm.workers import Planned, PlannedKernel, Stages, kind_of, plan_task
 from fusec.errors import FusecError
 from fusec.options import Target
-from fusec.remote.protocol import FarmJob, JobState, JobStatus
+from fusec.remote.protocol import FarmJob, JobError, JobState, JobStatus
 
 log = logging.getLogger("fusec.farm")
 
@@ -49,6 +52,7 @@ class Coordinator:
         metrics: FarmMetrics,
         *,
         limits: Limits,
+        peers: Peers | None = None,
         tracing: FarmTracing | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -64,6 +68,9 @@ class Coordinator:
         self._tasks: dict[JobId, asyncio.Task[None]] = {}
         self._changes: dict[JobId, asyncio.Event] = {}
         self._estimates = Estimates()
+        self._following = Following(
+            peers, metrics, clock, on_news=self._on_news, on_end=self._on_end
+        )
         self._closing = False
 
     # -- for the gateway ------------------------------------------------------------------------
@@ -116,6 +123,7 @@ class Coordinator:
             task = self._tasks.pop(name, None)
             if task is not None:
                 task.cancel()
+            self._following.stop(name)
             self._changed(name)
             self._count_end(name)
 
@@ -132,12 +140,14 @@ class Coordinator:
     async def close(self) -> None:
         """Stop everything. Clients that poll will submit again elsewhere."""
         self._closing = True
+        await self._following.close()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for space in self.spaces:
             await space.builds.close()
+            await space.ownership.close()
             space.shelf.close()
         self.tracing.close()
 
@@ -147,22 +157,42 @@ class Coordinator:
         while not self._closing and (job := self._book.next(self._clock())) is not None:
             waited = self._clock() - job.submitted_at
             self._observe("queue", job.request.target, waited)
-            task = asyncio.create_task(self._run(job), name=f"job-{job.fingerprint[:12]}")
-            self._tasks[job.id] = task
-            task.add_done_callback(partial(self._over, job.id))
+            self._start(job)
         self._gauges()
+
+    def _start(self, job: Job) -> None:
+        task = asyncio.create_task(self._run(job), name=f"job-{job.fingerprint[:12]}")
+        self._tasks[job.id] = task
+        task.add_done_callback(partial(self._over, job.id))
 
     async def _run(self, job: Job) -> None:
         try:
             with self.tracing.job(job.id):
-                await self._compile(job)
+                await self._own(job)
+        except Fenced as error:
+            self.metrics.fenced.inc()
+            log.warning("%s", error, extra={"action": "fenced"})
+            self._follow(job.id)
         except TaskFailed as error:
             self._fail(job.id, error.kind, error.message)
         except (FusecError, CacheError) as error:
             self._fail(job.id, kind_of(error), str(error))
 
-    async def _compile(self, job: Job) -> None:
-        request, space = job.request, self.spaces.of(job.tenant)
+    async def _own(self, job: Job) -> None:
+        """Do a job if it is this gateway's, else follow it. Raises Fenced when it is taken over."""
+        space = self.spaces.of(job.tenant)
+        holding = await space.ownership.acquire(job.fingerprint)
+        if holding is None:
+            self._follow(job.id)
+            return
+        async with holding:
+            if holding.contested and await space.shelf.has(f"graph/{job.fingerprint}"):
+                self._done(job.id)
+            else:
+                await self._compile(job, space, holding)
+
+    async def _compile(self, job: Job, space: Space, holding: Holding) -> None:
+        request = job.request
         self._move(job.id, JobState.LOWERING)
         async with self._timed("plan", request.target):
             planned = Planned.decode(await self._attempts.run(_in_turn(plan_task(request), job)))
@@ -175,12 +205,11 @@ class Coordinator:
         async with self._timed("assemble", request.target):
             manifest, blobs = await asyncio.to_thread(self.stages.assemble, planned.plan, binaries)
         async with self._timed("publish", request.target):
-            await space.shelf.publish(f"graph/{job.fingerprint}", manifest, blobs)
+            claim = await holding.claim()
+            await space.shelf.publish(f"graph/{job.fingerprint}", manifest, blobs, claim)
         current = self._current(job.id)
         self._estimates.learn(current, self._clock())
-        self._book.done(current, self._clock())
-        self._changed(job.id)
-        self._count_end(job.id)
+        self._done(job.id)
         seconds = self._clock() - current.submitted_at
         log.info(
             "job %s done in %.2f s: %d kernels, %d more waited",
@@ -237,6 +266,29 @@ class Coordinator:
             space.builds.leave(flights)
         return binaries
 
+    # -- jobs of other gateways -----------------------------------------------------------------
+
+    def _follow(self, name: JobId) -> None:
+        """A job is another gateway's: its slot here is free for the next one."""
+        self._tasks.pop(name, None)
+        job = self._book.aside(self._current(name), self._clock())
+        self._changed(name)
+        self._following.start(job, self.spaces.of(job.tenant))
+
+    def _on_news(self, name: JobId, status: JobStatus) -> None:
+        self._book.put(self._current(name).followed(status))
+        self._changed(name)
+
+    def _on_end(self, name: JobId, end: End) -> None:
+        if isinstance(end, JobError):
+            kinds = {kind.value: kind for kind in ErrorKind}
+            self._fail(name, kinds.get(end.kind, ErrorKind.INTERNAL), end.message)
+        elif end is JobState.DONE:
+            self._done(name)
+        else:
+            # At once, whatever is in work: it has waited for its turn, and then for its owner.
+            self._start(self._book.resume(self._current(name), self._clock()))
+
     # -- the book -------------------------------------------------------------------------------
 
     def _current(self, name: JobId) -> Job:
@@ -253,6 +305,12 @@ class Coordinator:
     def _progress(self, name: JobId, done: int, *, stored: int | None = None) -> None:
         self._book.put(self._current(name).kernels(done, stored=stored))
         self._changed(name)
+
+    def _done(self, name: JobId) -> None:
+        """The artifact stands in the store."""
+        self._book.done(self._current(name), self._clock())
+        self._changed(name)
+        self._count_end(name)
 
     def _fail(self, name: JobId, kind: ErrorKind, message: str) -> None:
         job = self._book.get(name)

@@ -69,6 +69,7 @@ def embedded_farm(
         pool=pool,
         workers=workers,
         tracing=tracing,
+        lease_s=0.0,  # nobody else has a gateway over this store
     )
     runner = None if stages is None else partial(run, stages=stages)
     key = SigningKey.generate("embedded")

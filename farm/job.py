@@ -3,8 +3,9 @@
     queued ─► lowering ─► compiling ─► publishing ─► done
        └─────────┴────────────┴────────────┴───────► failed
     queued ─► done                        the artifact turned out to exist
+    lowering, compiling, publishing ─► queued     another gateway has taken the job over
 
-Retries are inside a state (`farm.retry` decides on tasks), so a job never goes back.
+Retries are inside a state (`farm.retry` decides on tasks): a job goes back for nothing else.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Job:
     ``waiters`` maps the name of each client that waits to when it was last heard of. ``merged``
     counts submits that joined this job instead of compiling. ``seq`` grows with every change that
     a waiter can see. ``since``: when it entered its state; ``started_at``: when it was taken out
-    of the queue. ``kernels_stored``: those that nobody had to build. Once final, a job holds the
+    of the queue. ``kernels_stored``: those that nobody had to build. ``elsewhere``: how it stands
+    at another gateway, whose job it is. Once final, a job holds the
     request without the graph.
     """
 
@@ -60,6 +62,7 @@ class Job:
     kernels_stored: int = 0
     merged: int = 0
     waiters: tuple[tuple[str, float], ...] = ()
+    elsewhere: JobStatus | None = None
     error: JobError | None = None
     ended_at: float | None = None
     remember_s: float = 0.0
@@ -106,6 +109,26 @@ class Job:
             seq=self.seq + 1,
         )
 
+    def followed(self, status: JobStatus) -> Job:
+        """The job with what its owner says of it."""
+        return replace(self, elsewhere=status, seq=self.seq + 1)
+
+    def back(self, now: float) -> Job:
+        """The job as one that waits, as at first: it is not in work here. May raise
+        IllegalTransition."""
+        if self.state.final:
+            raise IllegalTransition(f"job {self.fingerprint[:12]} is over")
+        return replace(
+            self,
+            state=JobState.QUEUED,
+            since=now,
+            seq=self.seq + 1,
+            kernels_done=0,
+            kernels_total=0,
+            kernels_stored=0,
+            elsewhere=None,
+        )
+
     def done(self, now: float, *, remember_s: float) -> Job:
         """The job with its artifact published."""
         return self._ended(JobState.DONE, now, None, remember_s)
@@ -135,6 +158,8 @@ class Job:
 
     def status(self, position: int = 0, left_s: float | None = None) -> JobStatus:
         """What a waiter is told; `position` jobs are before it, and it takes `left_s` seconds."""
+        if self.elsewhere is not None and self.state is JobState.QUEUED:
+            return replace(self.elsewhere, seq=self.seq)
         return JobStatus(
             self.fingerprint,
             self.state,

@@ -75,6 +75,18 @@ class FarmMetrics:
             "fusec_farm_seconds_saved",
             "Estimate of compile seconds that merges and stored kernels made unnecessary.",
         )
+        self.takeovers = make.counter(
+            "fusec_farm_takeovers", "Jobs taken over from a gateway that has fallen silent."
+        )
+        self.fenced = make.counter(
+            "fusec_farm_fenced",
+            "Jobs given up because another gateway had taken them over: nothing of them was"
+            " published from here.",
+        )
+        self.leases = make.gauge("fusec_farm_leases", "Leases of jobs held.")
+        self.following = make.gauge(
+            "fusec_farm_following", "Jobs that wait here and are another gateway's."
+        )
         self.queued = make.gauge("fusec_farm_queue_length", "Jobs that wait.")
         self.running = make.gauge("fusec_farm_running_jobs", "Jobs in work.")
         self.workers = make.gauge("fusec_farm_workers", "Tasks that can run at once.")

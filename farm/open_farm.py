@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from ssl import SSLContext
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 
 from cache.asgi import App
 from cache.errors import ConfigError
+from cache.lease import MAX_TERM_S
 from cache.seal import Signer
 from cache.signing import SigningKey, read_trusted
 from cache.store import SwapStore
@@ -23,8 +25,11 @@ from farm.fair_pool import FairPool
 from farm.gateway import create_app
 from farm.isolation import Isolated
 from farm.kernels import KernelBuilds
+from farm.leases import Leases
 from farm.memory_pool import MemoryPool
 from farm.metrics import FarmMetrics
+from farm.ownership import Ownership
+from farm.peers import Peers, new_member
 from farm.pool import Pool, Runner
 from farm.shelf import Shelf
 from farm.spaces import Space, Spaces
@@ -86,12 +91,18 @@ def open_app(
     tracing = FarmTracing(config.tracing)
     attempts = Attempts(fair, metrics, config.task_s, tracing)
 
+    member = new_member(config.address(), config.token, config.lease_s or MAX_TERM_S)
+
     def open_space(namespace: str) -> Space:
         kept = open_namespace(namespace) if namespace and open_namespace is not None else store
         signer = None if key is None else Signer(key, compiler_name(), namespace)
         trust = OWN_STORE if key is None else signed_by((key.public, *others), namespace)
         shelf = Shelf(kept, attempts, signer=signer, trust=trust, clock=clock)
-        return Space(shelf, KernelBuilds(attempts, shelf.keep_kernel, metrics, clock=clock))
+        ownership = (
+            Leases(kept, member, attempts, metrics, clock=clock) if config.lease_s else Ownership()
+        )
+        builds = KernelBuilds(attempts, shelf.keep_kernel, metrics, clock=clock)
+        return Space(shelf, builds, ownership)
 
     def open_coordinator() -> Coordinator:
         return Coordinator(
@@ -101,11 +112,17 @@ def open_app(
             stages or FusecStages(),
             metrics,
             limits=limits,
+            peers=Peers(member.owner, config.token, _verify(config)),
             tracing=tracing,
             clock=clock,
         )
 
     return create_app(config, open_coordinator)
+
+
+def _verify(config: FarmConfig) -> SSLContext | bool:
+    """Whom to believe among other gateways. Loading certificates takes time: only for TLS."""
+    return config.peer_tls().context() if config.address().startswith("https:") else False
 
 
 def compiler_name() -> str:

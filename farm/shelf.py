@@ -6,27 +6,24 @@ planted must not end up in an artifact that bears our signature.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final
 
 from cache import artifacts, revocation
 from cache.artifacts import Found
 from cache.client import CacheClient
 from cache.errors import CacheError, NotReachable
+from cache.lease import Claim, check_claim
 from cache.manifest import Manifest
 from cache.seal import Seal, Signer
 from cache.store import SwapStore
 from cache.trust import OWN_STORE, Trust
 from farm.attempts import Attempts
 from farm.pool import TaskFailed
-from farm.retry import ErrorKind
+from farm.store_calls import StoreCalls
 from fusec.remote.jobs import FrontRecord
-
-T = TypeVar("T")
 
 KERNEL_BLOB: Final = "binary"
 THREADS: Final = 16
@@ -51,20 +48,19 @@ class Shelf:
     ) -> None:
         self._store = store
         self._clock = clock
-        self._attempts = attempts
+        self._calls = StoreCalls(attempts, THREADS, "farm-store")
         self._signer = signer
         self._trust = trust
         self._revoked_at = float("-inf")
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="farm-store")
 
     async def has(self, key: str) -> bool:
         """Whether a whole artifact stands under a key: its entry and all its blobs."""
-        return await self._call(lambda: self._whole(key))
+        return await self._calls.call(lambda: self._whole(key))
 
     async def kernels(self, keys: Sequence[str]) -> dict[str, bytes]:
         """The binaries that exist, by key. A store that does not answer has none."""
         try:
-            found = await self._call(lambda: self._lookup(keys))
+            found = await self._calls.call(lambda: self._lookup(keys))
         except TaskFailed:
             return {}  # counted already; building again costs less than failing the job
         return {
@@ -79,20 +75,37 @@ class Shelf:
         except TaskFailed:
             return  # counted already
 
-    async def publish(self, key: str, manifest: Manifest, blobs: Mapping[str, bytes]) -> None:
-        """Blobs, then the entry, signed; an artifact that stands there and is trusted is kept."""
-        await self._call(lambda: self._publish(key, manifest, blobs))
+    async def publish(
+        self,
+        key: str,
+        manifest: Manifest,
+        blobs: Mapping[str, bytes],
+        claim: Claim | None = None,
+    ) -> None:
+        """Blobs, then the entry, signed; an artifact that stands there and is trusted is kept.
+
+        claim: that of the lease under which it was made, if any. Raises Fenced when that is over.
+        """
+        await self._calls.call(lambda: self._publish(key, manifest, blobs, claim))
 
     async def standing(self, key: str) -> Found | None:
         """The whole and trusted artifact that stands under a key."""
-        return (await self._call(lambda: self._lookup([key], fresh=True))).get(key)
+        return (await self._calls.call(lambda: self._lookup([key], fresh=True))).get(key)
 
     async def replace(
-        self, key: str, manifest: Manifest, blobs: Mapping[str, bytes], expected: str
+        self,
+        key: str,
+        manifest: Manifest,
+        blobs: Mapping[str, bytes],
+        expected: str,
+        claim: Claim | None = None,
     ) -> bool:
         """Put a better artifact (`Manifest.tier`), signed, in the place of the one of that version
-        (`Found.version`). False when another version stands by now."""
-        return await self._call(lambda: self._replace(key, manifest, blobs, expected))
+        (`Found.version`). False when another version stands by now.
+
+        claim: as of `publish`; with it, one as good may be replaced too.
+        """
+        return await self._calls.call(lambda: self._replace(key, manifest, blobs, expected, claim))
 
     async def publish_front(self, record: FrontRecord) -> bool:
         """Publish a front record, False when an artifact that it leads to is missing."""
@@ -105,25 +118,49 @@ class Shelf:
     async def ready(self) -> bool:
         """Whether the store answers."""
         try:
-            await self._in_thread(lambda: self._store.has_blobs(["0" * 64]))
+            await self._calls.once(lambda: self._store.has_blobs(["0" * 64]))
         except CacheError:
             return False
         return True
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._calls.close()
 
-    def _publish(self, key: str, manifest: Manifest, blobs: Mapping[str, bytes]) -> None:
+    def _publish(
+        self, key: str, manifest: Manifest, blobs: Mapping[str, bytes], claim: Claim | None
+    ) -> None:
         seal, trust = self._seal(key, manifest), self._current_trust()
-        artifacts.publish(self._store, key, manifest, blobs, seal=seal, trust=trust)
+        store = self._claiming(key, claim)
+        artifacts.publish(store, key, manifest, blobs, seal=seal, trust=trust)
 
     def _replace(
-        self, key: str, manifest: Manifest, blobs: Mapping[str, bytes], expected: str
+        self,
+        key: str,
+        manifest: Manifest,
+        blobs: Mapping[str, bytes],
+        expected: str,
+        claim: Claim | None,
     ) -> bool:
         seal, trust = self._seal(key, manifest), self._current_trust()
         return artifacts.replace(
-            self._store, key, manifest, blobs, expected, seal=seal, trust=trust
+            self._claiming(key, claim),
+            key,
+            manifest,
+            blobs,
+            expected,
+            seal=seal,
+            trust=trust,
+            claimed=claim is not None,
         )
+
+    def _claiming(self, key: str, claim: Claim | None) -> SwapStore:
+        """The store for a writer with a claim; raises Fenced if it is over already."""
+        if claim is None:
+            return self._store
+        if isinstance(self._store, CacheClient):
+            return self._store.claiming(claim)  # the service looks at the moment of the write
+        check_claim(self._store, key, claim)
+        return self._store
 
     def _seal(self, key: str, manifest: Manifest) -> Seal | None:
         return None if self._signer is None else self._signer.seal(key, manifest.encode())
@@ -152,22 +189,3 @@ class Shelf:
             self._trust = replace(self._trust, revoked=revocation.read(self._store))
             self._revoked_at = self._clock()
         return self._trust
-
-    async def _call(self, work: Callable[[], T]) -> T:
-        attempt = 1
-        while True:
-            try:
-                return await self._in_thread(work)
-            except CacheError as error:
-                kind = (
-                    ErrorKind.STORE_UNREACHABLE
-                    if isinstance(error, NotReachable)
-                    else ErrorKind.STORE_REFUSED
-                )
-                failure = TaskFailed(kind, f"the store: {error}")
-                if await self._attempts.after(failure, attempt) is None:
-                    raise failure from error
-            attempt += 1
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -1,4 +1,5 @@
-"""What each namespace has of its own at the farm: its store with its signatures, and its builds.
+"""What each namespace has of its own at the farm: its store with its signatures, its builds, its
+leases.
 
 Nothing of one namespace is seen in another. What they share is the pool and the order in which
 they get it, see `farm.book` and `farm.queue`.
@@ -7,11 +8,12 @@ they get it, see `farm.book` and `farm.queue`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from cache.key import require_namespace
 from farm.kernels import KernelBuilds
+from farm.ownership import Ownership
 from farm.shelf import Shelf
 
 MAX_NAMESPACES: Final = 256
@@ -30,6 +32,7 @@ class Space:
 
     shelf: Shelf
     builds: KernelBuilds
+    ownership: Ownership = field(default_factory=Ownership)
 
 
 class Spaces:
