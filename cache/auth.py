@@ -6,6 +6,7 @@ holders change, the old hash is taken out.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import re
@@ -84,6 +85,21 @@ def role_of(grants: Sequence[Grant], authorization: str, namespace: str = "") ->
         default=-1,
     )
     return ROLES[best] if best >= 0 else None
+
+
+def bearer_of_basic(authorization: str) -> str | None:
+    """The header that shows the password of a Basic one as a token, None where it is no such.
+
+    For a browser, which asks its user for a name and a password; the name is not looked at.
+    """
+    scheme, _, coded = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        _, _, password = base64.b64decode(coded.strip(), validate=True).decode().partition(":")
+    except ValueError:
+        return None
+    return f"Bearer {password}"
 
 
 def _matching(grants: Sequence[Grant], authorization: str) -> list[bool]:

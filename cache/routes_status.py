@@ -70,6 +70,8 @@ async def page(state: ServiceState, caller: Caller, request: Request, _: str) ->
         "<!doctype html><meta charset=utf-8><title>fusec cache</title>"
         "<style>body{font:15px sans-serif;margin:2em}td{padding:.2em 1.5em .2em 0}</style>"
         f"<h1>fusec cache</h1><table>{cells}</table>"
-        '<p><a href="/metrics">metrics</a> · <a href="/readyz">readiness</a></p>'
+        '<p><a href="/metrics">metrics</a> · <a href="/readyz">readiness</a>'
+        + (' · <a href="/farm">compile farm</a>' if state.config.farm_url else "")
+        + "</p>"
     )
     return Response(200, body.encode(), "text/html; charset=utf-8")

@@ -74,6 +74,9 @@ def _route(method: str, path: str, role: str, name: str, handler: Handler) -> Ro
     return Route(method, re.compile(path), role, name, handler)
 
 
+FARM_PAGE = "farm_page"
+"""The route that a person opens in a browser, which asks for the token as a password."""
+
 ROUTES = (
     _route("GET", f"/v1/entries/({_KEY})", "read", "entry_get", routes_cache.entry_get),
     _route("POST", "/v1/entries/lookup()", "read", "entry_lookup", routes_cache.entry_lookup),
@@ -90,6 +93,9 @@ ROUTES = (
     _route("POST", "/v1/compile/(submit)", "submit", "compile_submit", routes_farm.forward),
     _route("GET", f"/v1/compile/({_HEX})", "submit", "compile_poll", routes_farm.forward),
     _route("DELETE", f"/v1/compile/({_HEX})", "submit", "compile_cancel", routes_farm.forward),
+    _route("GET", "/v1/farm/(status)", "admin", "farm_status", routes_farm.forward),
+    _route("POST", "/v1/farm/([a-z]{1,16})", "admin", "farm_control", routes_farm.forward),
+    _route("GET", "/(farm)", "admin", FARM_PAGE, routes_farm.forward),
     _route("GET", "/v1/stats()", "read", "stats", routes_status.stats),
     _route("GET", "/healthz()", "", "healthz", routes_status.healthz),
     _route("GET", "/readyz()", "", "readyz", routes_status.readyz),
@@ -194,7 +200,8 @@ async def _dispatch(state: ServiceState, request: Request) -> tuple[str, Respons
         if route.method != request.method:
             allowed.append(route.method)
             continue
-        role, namespace = _access(state.config, request, route.role)
+        asks = "Basic" if route.name == FARM_PAGE else "Bearer"
+        role, namespace = _access(state.config, request, route.role, asks)
         if isinstance(role, Response):
             return route.name, role
         try:
@@ -244,8 +251,14 @@ def error_response(status: int, error: CacheError) -> Response:
     return packed(status, {"error": {"kind": type(error).__name__, "message": message}})
 
 
-def _access(config: ServiceConfig, request: Request, needed: str) -> tuple[str | Response, str]:
-    """The caller's role and the namespace that it asks about, or the refusal."""
+def _access(
+    config: ServiceConfig, request: Request, needed: str, asks: str
+) -> tuple[str | Response, str]:
+    """The caller's role and the namespace that it asks about, or the refusal.
+
+    asks: the scheme that is asked for. Basic is for pages that change nothing: a browser sends it
+    along unasked.
+    """
     namespace = request.headers.get(wire.NAMESPACE_HEADER, "") if needed else ""
     if not config.tokens:
         if config.insecure or _host_is_loopback(request.headers.get("host", "")):
@@ -255,8 +268,10 @@ def _access(config: ServiceConfig, request: Request, needed: str) -> tuple[str |
     if not needed:
         return "", ""
     shown = request.headers.get("authorization", "")
+    if asks == "Basic":
+        shown = auth.bearer_of_basic(shown) or shown
     if not auth.is_known(config.tokens, shown):
-        return _refused(401, "a valid bearer token is needed")
+        return _refused(401, "a valid bearer token is needed", asks)
     role = auth.role_of(config.tokens, shown, namespace)
     if role is None:
         return _refused(403, "the token is not for this namespace")
@@ -265,9 +280,10 @@ def _access(config: ServiceConfig, request: Request, needed: str) -> tuple[str |
     return role, namespace
 
 
-def _refused(status: int, message: str) -> tuple[Response, str]:
+def _refused(status: int, message: str, asks: str = "Bearer") -> tuple[Response, str]:
     body = wire.pack({"error": {"kind": "Refused", "message": message}})
-    asked = (("www-authenticate", "Bearer"),) if status == 401 else ()
+    challenge = "Bearer" if asks == "Bearer" else 'Basic realm="fusec: any user, the token"'
+    asked = (("www-authenticate", challenge),) if status == 401 else ()
     return Response(status, body, headers=asked), ""
 
 

@@ -59,6 +59,14 @@ class JobBook:
         """The jobs that are over and still remembered, in the order of their ends."""
         return [self._jobs[name] for name in self._ended]
 
+    def in_flight(self, tenant: str, prefix: str) -> list[JobId]:
+        """The jobs of a tenant that are not over, by the first digits of their fingerprints."""
+        return [
+            name
+            for name, job in self._jobs.items()
+            if not job.state.final and name.tenant == tenant and name.fingerprint.startswith(prefix)
+        ]
+
     def backlogs(self) -> list[Backlog]:
         """What waits, by priority and tenant."""
         return self._queue.backlogs()

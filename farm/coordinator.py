@@ -20,15 +20,18 @@ from cache.errors import CacheError, Fenced
 from farm.attempts import Attempts
 from farm.book import Admission, JobBook
 from farm.estimate import Estimates
+from farm.fair_pool import FairPool
 from farm.following import End, Following
+from farm.history import History
 from farm.job import Job, JobId
 from farm.metrics import FarmMetrics
 from farm.ownership import Holding
 from farm.peers import Peers
-from farm.pool import Pool, Task, TaskFailed
+from farm.pool import Task, TaskFailed
 from farm.quota import Limits
 from farm.retry import ErrorKind
 from farm.spaces import Space, Spaces
+from farm.status import Reporter
 from farm.tracing import FarmTracing
 from farm.workers import Planned, PlannedKernel, Stages, kind_of, plan_task
 from fusec.errors import FusecError
@@ -45,7 +48,7 @@ class Coordinator:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: FairPool,
         spaces: Spaces,
         attempts: Attempts,
         stages: Stages,
@@ -71,7 +74,18 @@ class Coordinator:
         self._following = Following(
             peers, metrics, clock, on_news=self._on_news, on_end=self._on_end
         )
+        self._history = History()
         self._closing = False
+        self._draining = False
+        self.reporter = Reporter(
+            self._book,
+            pool,
+            self._estimates,
+            self._history,
+            metrics,
+            slots=limits.running,
+            clock=clock,
+        )
 
     # -- for the gateway ------------------------------------------------------------------------
 
@@ -119,23 +133,35 @@ class Coordinator:
     def leave(self, name: JobId, waiter: str) -> None:
         """A waiter goes; the last one takes the job with it."""
         if self._book.leave(name, waiter, self._clock()):
-            # Out of the list at once: the same graph may be submitted again before it unwinds.
-            task = self._tasks.pop(name, None)
-            if task is not None:
-                task.cancel()
-            self._following.stop(name)
-            self._changed(name)
-            self._count_end(name)
+            self._stop(name)
 
     def retry_after_s(self) -> float:
         """When a client that met a full queue may ask again: about when a slot comes free."""
         slot_s = self._estimates.slot_s(self._running_limit)
         return min(30.0, max(1.0, 1.0 if slot_s is None else slot_s))
 
+    # -- for operators --------------------------------------------------------------------------
+
     @property
-    def load(self) -> tuple[int, int]:
-        """Jobs that wait, jobs in work."""
-        return self._book.queued, len(self._tasks)
+    def draining(self) -> bool:
+        """Whether nothing new is begun; what is in work goes on to its end."""
+        return self._draining
+
+    def drain(self, *, on: bool) -> None:
+        """Begin nothing new from now on, or go on."""
+        self._draining = on
+        log.info("draining" if on else "no longer draining", extra={"action": "drain"})
+        self._dispatch()
+
+    def cancel(self, name: JobId) -> None:
+        """Give up a job that is not over, whoever waits for it."""
+        job = self._current(name)
+        self._book.fail(job, ErrorKind.CANCELLED, "an operator has cancelled it", self._clock())
+        self._stop(name)
+
+    def in_flight(self, tenant: str, prefix: str) -> list[JobId]:
+        """The jobs of a tenant that are not over, by the first digits of their fingerprints."""
+        return self._book.in_flight(tenant, prefix)
 
     async def close(self) -> None:
         """Stop everything. Clients that poll will submit again elsewhere."""
@@ -154,11 +180,22 @@ class Coordinator:
     # -- running --------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        while not self._closing and (job := self._book.next(self._clock())) is not None:
+        if self._closing or self._draining:
+            return
+        while (job := self._book.next(self._clock())) is not None:
             waited = self._clock() - job.submitted_at
             self._observe("queue", job.request.target, waited)
             self._start(job)
-        self._gauges()
+
+    def _stop(self, name: JobId) -> None:
+        """A job was given up."""
+        # Out of the list at once: the same graph may be submitted again before it unwinds.
+        task = self._tasks.pop(name, None)
+        if task is not None:
+            task.cancel()
+        self._following.stop(name)
+        self._changed(name)
+        self._count_end(name)
 
     def _start(self, job: Job) -> None:
         task = asyncio.create_task(self._run(job), name=f"job-{job.fingerprint[:12]}")
@@ -350,12 +387,7 @@ class Coordinator:
         job = self._current(name)
         self.metrics.jobs.labels(job.state.value).inc()
         self.tracing.forget(name)
-        self._gauges()
-
-    def _gauges(self) -> None:
-        self.metrics.queued.set(self._book.queued)
-        self.metrics.running.set(len(self._tasks))
-        self.metrics.workers.set(self.pool.workers)
+        self._history.add(job)
 
     @asynccontextmanager
     async def _timed(self, stage: str, target: Target) -> AsyncIterator[None]:

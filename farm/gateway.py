@@ -3,7 +3,8 @@
     POST   /v1/compile/submit          take a graph in, or publish a front record
     GET    /v1/compile/{fingerprint}   long-poll: ?wait=SECONDS&after=SEQ&waiter=ID
     DELETE /v1/compile/{fingerprint}   ?waiter=ID waits no more
-    GET    /healthz /readyz /metrics /
+    /v1/farm/…  /farm  /               for operators, see `farm.routes_admin`
+    GET    /healthz /readyz /metrics
 
 It stands behind the cache service, which knows the users' tokens; its own token is the service's.
 The service says for which namespace a request is, which is the tenant, and which role its caller
@@ -18,26 +19,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import re
 from collections.abc import Callable
 from typing import Final
 
 from cache.asgi import App, Receive, Request, Response, Scope, Send
-from cache.auth import ROLES, allows, role_of
 from cache.errors import CacheError, TooLarge
-from cache.protocol import MSGPACK, NAMESPACE_HEADER, PATH_COMPILE, ROLE_HEADER, Value, pack
+from cache.protocol import NAMESPACE_HEADER, PATH_COMPILE, pack
 from cache.tracing import HEADER
+from farm import routes_admin
 from farm.config import FarmConfig
 from farm.coordinator import Coordinator
 from farm.job import JobId
 from farm.pool import TaskFailed
 from farm.quota import QueueFull
+from farm.replies import Refused, authorise, has_role, refusal_response
 from farm.spaces import Space, UnknownNamespace
 from fusec.artifact.fingerprint import Fingerprint, diff
 from fusec.errors import WireError
 from fusec.remote.jobs import FrontRecord
 from fusec.remote.protocol import (
+    DRAINING,
     FRONT_REFUSED,
     MAX_SUBMIT,
     MAX_WAIT_S,
@@ -52,16 +54,8 @@ from fusec.remote.protocol import (
 
 log = logging.getLogger("fusec.farm")
 _JOB: Final = re.compile(re.escape(PATH_COMPILE) + "/([0-9a-f]{64})")
+DRAIN_RETRY_S: Final = 10.0
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class Refused(Exception):
-    """An answer that is no success."""
-
-    def __init__(self, status: int, refusal: Refusal) -> None:
-        super().__init__(refusal.message)
-        self.status = status
-        self.refusal = refusal
 
 
 def create_app(config: FarmConfig, open_coordinator: Callable[[], Coordinator]) -> App:
@@ -93,27 +87,27 @@ async def _answer(config: FarmConfig, farm: Coordinator, request: Request) -> Re
     try:
         return await _route(config, farm, request)
     except Refused as error:
-        return _refusal(error.status, error.refusal)
+        return refusal_response(error.status, error.refusal)
     except QueueFull as error:
         farm.metrics.submits.labels("full").inc()
         farm.metrics.refused.labels(error.limit.value).inc()
         hint = "wait and submit again; an operator may raise the limit (docs/farm.md)"
         refusal = Refusal("QueueFull", str(error), hint, farm.retry_after_s())
-        return _refusal(429, refusal)
+        return refusal_response(429, refusal)
     except UnknownNamespace as error:
-        return _refusal(404, Refusal("UnknownNamespace", str(error)))
+        return refusal_response(404, Refusal("UnknownNamespace", str(error)))
     except TooLarge as error:
-        return _refusal(413, Refusal("TooLarge", error.message))
+        return refusal_response(413, Refusal("TooLarge", error.message))
     except (WireError, CacheError) as error:
         farm.metrics.submits.labels("refused").inc()
-        return _refusal(400, Refusal(type(error).__name__, error.message, error.hint or ""))
+        return refusal_response(400, Refusal(type(error).__name__, error.message, error.hint or ""))
     except TaskFailed as error:
-        return _refusal(503, Refusal(error.kind.value, error.message))
+        return refusal_response(503, Refusal(error.kind.value, error.message))
 
 
 async def _route(config: FarmConfig, farm: Coordinator, request: Request) -> Response:
     if request.path.startswith(PATH_COMPILE):
-        _authorise(config, request)
+        authorise(config, request)
         tenant = request.headers.get(NAMESPACE_HEADER, "")
         space = farm.spaces.of(tenant)
         if request.path == SUBMIT_PATH and request.method == "POST":
@@ -130,9 +124,11 @@ async def _route(config: FarmConfig, farm: Coordinator, request: Request) -> Res
             ready = await farm.spaces.default.shelf.ready()
             return Response(200 if ready else 503, b"ready\n" if ready else b"no store\n", _TEXT)
         if request.path == "/metrics":
+            farm.reporter.measure(draining=farm.draining)
             return Response(200, farm.metrics.render(), _TEXT)
-        if request.path == "/":
-            return Response(200, _page(farm).encode(), _TEXT)
+    operated = await routes_admin.answer(config, farm, request)
+    if operated is not None:
+        return operated
     raise Refused(404, Refusal("NotFound", f"no {request.method} {request.path[:100]} here"))
 
 
@@ -154,10 +150,19 @@ async def _submit(
             return _status(200, JobStatus(submitted.fingerprint, JobState.DONE, seq=1))
         if job is not None and job.state is JobState.DONE:
             farm.drop(name)
+    _check_draining(farm, name)
     job, admission = farm.submit(tenant, submitted)
     farm.metrics.submits.labels(admission.value).inc()
     log.info("submit %s: %s", job.fingerprint[:12], admission, extra={"action": "submit"})
     return _status(202, farm.status(job))
+
+
+def _check_draining(farm: Coordinator, name: JobId) -> None:
+    """Nobody waits for a farm that begins nothing; what is in work already is waited for."""
+    job = farm.find(name)
+    if farm.draining and (job is None or job.state is JobState.QUEUED):
+        text = "the farm is being drained: it ends what it has begun and begins nothing new"
+        raise Refused(503, Refusal(DRAINING, text, "", DRAIN_RETRY_S))
 
 
 async def _check_fingerprint(farm: Coordinator, job: FarmJob) -> None:
@@ -175,9 +180,7 @@ async def _check_fingerprint(farm: Coordinator, job: FarmJob) -> None:
 
 def _check_vouches(config: FarmConfig, farm: Coordinator, request: Request) -> None:
     """Whether the caller's word is good for a front record."""
-    # An open gateway is called by its own machine alone, which may do everything there.
-    role = request.headers.get(ROLE_HEADER, "read" if config.token else ROLES[-1])
-    if role in ROLES and allows(role, config.front_role):
+    if has_role(config, request, config.front_role):
         return
     farm.metrics.submits.labels("refused").inc()
     text = f"front records are taken from callers with the role {config.front_role}"
@@ -202,6 +205,7 @@ async def _poll(farm: Coordinator, request: Request, name: JobId) -> Response:
     job = await farm.watch(name, waiter, int(_number(params, "after")), wait_s)
     if job is None:
         raise Refused(404, Refusal("UnknownJob", "no such job here: submit it again"))
+    _check_draining(farm, name)
     return _status(200, farm.status(job))
 
 
@@ -211,11 +215,6 @@ def _cancel(farm: Coordinator, request: Request, name: JobId) -> Response:
         raise WireError("a cancel must name its waiter: ?waiter=ID")
     farm.leave(name, waiter)
     return Response(200, pack({}))
-
-
-def _authorise(config: FarmConfig, request: Request) -> None:
-    if config.token and role_of(config.grants(), request.headers.get("authorization", "")) is None:
-        raise Refused(401, Refusal("Refused", "the cache service's token for the farm is needed"))
 
 
 def _params(request: Request) -> dict[str, str]:
@@ -237,21 +236,3 @@ def _number(params: dict[str, str], name: str) -> float:
 
 def _status(status: int, job: JobStatus) -> Response:
     return Response(status, pack(job.to_wire()))
-
-
-def _refusal(status: int, refusal: Refusal) -> Response:
-    body: dict[str, Value] = refusal.to_wire()
-    headers: tuple[tuple[str, str], ...] = ()
-    if refusal.retry_after_s is not None:
-        headers = (("retry-after", str(math.ceil(refusal.retry_after_s))),)
-    return Response(status, pack(body), MSGPACK, headers)
-
-
-def _page(farm: Coordinator) -> str:
-    queued, running = farm.load
-    return (
-        "fusec compile farm\n\n"
-        f"pool            {farm.pool.kind}, {farm.pool.workers} workers\n"
-        f"jobs            {running} in work, {queued} waiting\n\n"
-        "/metrics for numbers, /healthz, /readyz; clients come through the cache service.\n"
-    )

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from cache.series import Catalogue
 from farm.quota import Full
 from farm.retry import ErrorKind
+from fusec.remote.protocol import Priority
 
 _SECONDS: Final = (
     0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0
@@ -25,6 +26,17 @@ STAGES: Final = (
 TARGETS: Final = ("cpu", "cuda")
 """Kinds of devices; `fusec.options.Target.device`."""
 SUBMITS: Final = ("queued", "merged", "known", "stored", "full", "refused", "front")
+PRIORITIES: Final = tuple(priority.label for priority in Priority)
+WORKERS: Final = (
+    "cpu", "gpu:sm_80", "gpu:sm_86", "gpu:sm_89", "gpu:sm_90", "gpu:sm_100", "gpu:sm_103",
+    "gpu:sm_120", "gpu:gfx90a", "gpu:gfx942", "gpu:gfx950",
+)  # fmt: skip
+"""Classes of workers without the GPU's model, which is any text of a driver's."""
+
+
+def worker_label(needs: str) -> str:
+    """The label of a class of workers (`farm.devices`): `gpu:sm_90` of one of H200s."""
+    return ":".join(needs.split(":")[:2])
 
 
 class FarmMetrics:
@@ -87,9 +99,45 @@ class FarmMetrics:
         self.following = make.gauge(
             "fusec_farm_following", "Jobs that wait here and are another gateway's."
         )
-        self.queued = make.gauge("fusec_farm_queue_length", "Jobs that wait.")
+        self.queued = make.gauge(
+            "fusec_farm_queue_length", "Jobs that wait.", {"priority": PRIORITIES}
+        )
+        self.queue_age = make.gauge(
+            "fusec_farm_queue_oldest_seconds",
+            "For how long the oldest job that waits has waited, 0 for none.",
+            {"priority": PRIORITIES},
+        )
         self.running = make.gauge("fusec_farm_running_jobs", "Jobs in work.")
-        self.workers = make.gauge("fusec_farm_workers", "Tasks that can run at once.")
+        self.tasks = make.gauge(
+            "fusec_farm_tasks_waiting",
+            "Tasks that wait for their turn at a worker: what to scale workers of a class by.",
+            {"worker": WORKERS, "priority": PRIORITIES},
+        )
+        self.tasks_age = make.gauge(
+            "fusec_farm_tasks_oldest_seconds",
+            "For how long the oldest task that waits for its turn has waited, 0 for none.",
+            {"worker": WORKERS, "priority": PRIORITIES},
+        )
+        self.busy = make.gauge(
+            "fusec_farm_tasks_running",
+            "Tasks that workers have or get next.",
+            {"worker": WORKERS},
+        )
+        self.workers = make.gauge(
+            "fusec_farm_workers", "Tasks that can run at once.", {"worker": WORKERS}
+        )
+        self.draining = make.gauge("fusec_farm_draining", "1 while nothing new is begun.")
+
+    def value(self, sample: str, labels: dict[str, str] | None = None) -> float:
+        """A sample's value, 0 while there is none."""
+        return self.registry.get_sample_value(sample, labels or {}) or 0.0
+
+    def counts(self, sample: str, label: str) -> dict[str, int]:
+        """A counter with one label, by the declared values of that."""
+        (series,) = (series for series in self.catalogue.series if series.name == sample)
+        return {
+            value: int(self.value(sample, {label: value})) for value in dict(series.labels)[label]
+        }
 
     def render(self) -> bytes:
         """All metrics as text."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cache.errors import CacheError
 from fusec import __version__
-from fusec.cli import demo, doctor, explain, keys, prewarm, serve, stats, store, why_miss
+from fusec.cli import demo, doctor, explain, farm, keys, prewarm, serve, stats, store, why_miss
 from fusec.errors import FusecError
 
 _EXAMPLES = """\
@@ -20,6 +20,7 @@ examples:
   fusec prewarm mymodel:example --target cuda:sm_90   compile for a GPU that is elsewhere
   fusec cache export a.tar        artifacts for a cluster that no network joins
   fusec why-miss                  which entry of its key made the last job miss
+  fusec farm status --watch       what the farm does: its queue, jobs in work, slowest graphs
   fusec stats                     what the local cache holds, and the service's hits and misses
 
 In a program:  model = torch.compile(model, backend="fusec")
@@ -36,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"fusec {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (demo, serve, doctor, stats, explain, prewarm, keys, store, why_miss):
+    for module in (demo, serve, doctor, stats, farm, explain, prewarm, keys, store, why_miss):
         module.add(commands)
     return top
 

@@ -70,6 +70,11 @@ class Priority(IntEnum):
     PREWARM = 1  # wanted later
     WAITING = 2  # a client waits
 
+    @property
+    def label(self) -> str:
+        """Its name for people and metrics."""
+        return self.name.lower()
+
 
 class JobState(StrEnum):
     """Where a job stands on the farm."""

@@ -18,7 +18,7 @@ from fusec.cli.parser import parser, run
 from fusec.cli.service import parse_metrics, total
 from fusec.cli.stats import summary
 
-COMMANDS = ["demo", "serve", "doctor", "stats", "explain", "prewarm"]
+COMMANDS = ["demo", "serve", "doctor", "stats", "explain", "prewarm", "farm"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

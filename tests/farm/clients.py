@@ -49,6 +49,7 @@ class NewClient:
         budget_s: float = 2.0,
         probe_s: tuple[float, float] = (0.1, 0.2),
         trust: Trust = OWN_STORE,
+        token: str | None = None,
     ) -> Client:
         """A fresh client with an empty local store, or with `local`. It believes the remote, unless
         `trust` says whom to believe."""
@@ -57,7 +58,7 @@ class NewClient:
         )
         remote = None
         if url is not None:
-            remote = CacheClient(url, budget=DelayBudget(budget_s, probe_s=probe_s))
+            remote = CacheClient(url, token=token, budget=DelayBudget(budget_s, probe_s=probe_s))
         recorder = Recorder()
         store = local if local is not None else MemoryStore()
         resolver = Resolver(
