@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgpack
 
-from cache.manifest import Manifest
+from cache.manifest import FINAL_TIER, Manifest
 from fusec.errors import WireError
 
 _FIELD: Final = "quality"
@@ -137,7 +137,9 @@ def quality_of(meta: bytes) -> Quality:
 def with_quality(manifest: Manifest, quality: Quality) -> Manifest:
     """The manifest that says this of the same blobs. Raises WireError for malformed metadata."""
     body = {**_body(manifest.meta), _FIELD: quality.to_wire()}
-    return replace(manifest, meta=bytes(msgpack.packb(body, use_bin_type=True)))
+    # What is tuned or has no choice is as good as it gets; the rest may be replaced by that.
+    tier = 0 if quality.tier is Tier.UNTUNED else FINAL_TIER
+    return replace(manifest, meta=bytes(msgpack.packb(body, use_bin_type=True)), tier=tier)
 
 
 def verified(manifest: Manifest, verification: Verification) -> Manifest:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import random
 import struct
+from collections.abc import Sequence
 from typing import Any, Final
 
 from fusec.codegen.gpu_binary import GpuBinary
@@ -23,6 +24,9 @@ _MOST_LAUNCHES: Final = 128
 _GRAPH_MS: Final = 0.3  # least time of a graph, so that events' resolution does not show
 _MEMORY_PART: Final = 0.9  # of what is free
 _PATTERN: Final = 1 << 14  # elements
+_COMPARED_BYTES: Final = 64 << 20  # of what a variant leaves in memory
+_PIECES: Final = 64
+_UNIT: Final = 16  # bytes: a multiple of the size of every type
 
 
 class Bench:
@@ -32,6 +36,9 @@ class Bench:
         self._cuda: Cuda | None = None
         self._memory = (0, 0)  # address and bytes
         self._copies: list[list[Any]] = []
+        self._buffers: list[tuple[int, str, int]] = []
+        self._places: list[int] = []  # addresses of the first copy
+        self._wanted: list[bytes] = []  # what the kernel leaves in its buffers
         self._kernels: dict[int, Kernel] = {}
         self._graphs: dict[int, tuple[ctypes.c_void_p, int]] = {}
 
@@ -53,9 +60,8 @@ class Bench:
         copies = min(_MOST_COPIES, max(1, -(-2 * self.cuda.device.cache // total)))
         start = self._reserve(copies * total, total)
         copies = min(copies, self._memory[1] // total)
-        for place, (count, dtype, below) in zip(places, buffers):
-            size = count * DTYPES[dtype].size
-            self.cuda.fill(start + place, size, pattern(dtype, below))
+        self._buffers, self._places = buffers, [start + place for place in places]
+        self._restore()
         self.cuda.fill_from(start, total, copies)
         self.cuda.wait()
         numbers = [(ctypes.c_int64 if t == "i64" else ctypes.c_int32)(v) for t, v in sizes]
@@ -74,6 +80,40 @@ class Bench:
             return self.cuda.milliseconds(graph)
         finally:
             self.cuda.destroy(graph)
+
+    def reference(self, number: int) -> None:
+        """Take what a candidate leaves in memory for what they all must leave there."""
+        self._wanted = self._left_by(number)
+
+    def agree(self, number: int) -> bool:
+        """Whether a candidate leaves the same."""
+        from fusec.tune.agree import differing  # torch takes seconds, and is needed here alone
+
+        found = self._left_by(number)
+        kinds = [dtype for (_, dtype, _), pieces in self._windows() for _ in pieces]
+        triples = zip(found, self._wanted, kinds, strict=True)
+        return not any(differing(mine, wanted, kind) for mine, wanted, kind in triples)
+
+    def _left_by(self, number: int) -> list[bytes]:
+        """What one launch on fresh buffers leaves in them, in pieces where they are large."""
+        self._restore()
+        self.cuda.launch(self._kernels[number], self._copies[0])
+        self.cuda.wait()
+        places = zip(self._places, (pieces for _, pieces in self._windows()), strict=True)
+        return [
+            self.cuda.read(place + start, size)
+            for place, pieces in places
+            for start, size in pieces
+        ]
+
+    def _windows(self) -> list[tuple[tuple[int, str, int], list[tuple[int, int]]]]:
+        sizes = [count * DTYPES[dtype].size for count, dtype, _ in self._buffers]
+        return list(zip(self._buffers, windows(sizes, _COMPARED_BYTES), strict=True))
+
+    def _restore(self) -> None:
+        """Fill the first copy of the buffers as at the beginning."""
+        for place, (count, dtype, below) in zip(self._places, self._buffers):
+            self.cuda.fill(place, count * DTYPES[dtype].size, pattern(dtype, below))
 
     def ready(self, number: int, fastest_ms: float) -> int:
         """Make the graph of a candidate, of as many launches as suit a kernel as fast as the
@@ -100,6 +140,7 @@ class Bench:
         for number in list(self._kernels):
             self.drop(number)
         self._copies = []
+        self._wanted = []
 
     def _graph(self, kernel: Kernel, launches: int) -> ctypes.c_void_p:
         self.cuda.begin_capture()
@@ -154,3 +195,22 @@ def pattern(dtype: str, below: int) -> bytes:
         case "f8e4m3fn" | "f8e5m2":  # exponents of about one in both
             return bytes(random_.randrange(0x30, 0x40) for _ in range(_PATTERN))
     return struct.pack(f"<{_PATTERN}f", *floats)
+
+
+def windows(sizes: Sequence[int], most: int) -> list[list[tuple[int, int]]]:
+    """Which bytes of each buffer to look at: (start, length) of pieces evenly over it, all of it
+    where the buffers are small enough. sizes: in bytes; most: bytes in all."""
+    total = sum(sizes)
+    if total <= most:
+        return [[(0, size)] if size else [] for size in sizes]
+    found: list[list[tuple[int, int]]] = []
+    for size in sizes:
+        piece = max(_UNIT, size * most // total // _PIECES // _UNIT * _UNIT)
+        if piece * _PIECES >= size:
+            found.append([(0, size)] if size else [])
+            continue
+        last = (size - piece) // _UNIT * _UNIT
+        starts = [last * n // (_PIECES - 1) // _UNIT * _UNIT for n in range(_PIECES - 1)]
+        # To the very end: tails are where a variant goes wrong.
+        found.append([*((start, piece) for start in starts), (last, size - last)])
+    return found

@@ -19,6 +19,8 @@ def main() -> None:
         "open": bench.open,
         "prepare": bench.prepare,
         "probe": bench.probe,
+        "reference": bench.reference,
+        "agree": bench.agree,
         "ready": bench.ready,
         "sample": bench.sample,
     }

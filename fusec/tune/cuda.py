@@ -116,6 +116,12 @@ class Cuda:
             self._call("cuMemcpyDtoD_v2", to, origin, c_size_t(more))
             done += more
 
+    def read(self, address: int, size: int) -> bytes:
+        """Bytes of the device's memory."""
+        data = ctypes.create_string_buffer(max(1, size))
+        self._call("cuMemcpyDtoH_v2", data, c_ulonglong(address), c_size_t(size))
+        return data.raw[:size]
+
     def load(self, binary: GpuBinary, grid: tuple[int, ...]) -> Kernel:
         module, function = c_void_p(), c_void_p()
         self._call("cuModuleLoadData", byref(module), c_char_p(binary.image))

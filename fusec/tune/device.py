@@ -31,6 +31,11 @@ class Device:
     cache: int
     memory: int
 
+    @property
+    def device_class(self) -> str:
+        """See `device_class`."""
+        return device_class(self.name, self.isa)
+
     @classmethod
     def from_wire(cls, data: Mapping[str, str | int]) -> Device:
         """Raises KeyError where a field is missing."""

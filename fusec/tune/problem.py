@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgpack
+
 from fusec.codegen.gpu_source import GpuSource
 from fusec.codegen.kernel_source import KernelSource
+from fusec.errors import WireError
 from fusec.ir import expr as ex
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.program import Launch, Program, Slot
@@ -55,6 +58,23 @@ class Problem:
             "buffers": [[b.count, b.dtype, b.below] for b in self.buffers],
             "sizes": [[kind, value] for kind, value in zip(types, self.sizes, strict=True)],
         }
+
+
+def problem_to_bytes(problem: Problem) -> bytes:
+    """A problem for another machine."""
+    buffers = [[b.count, b.dtype, b.below] for b in problem.buffers]
+    body = [problem.source.to_bytes(), buffers, list(problem.sizes)]
+    return bytes(msgpack.packb(body, use_bin_type=True))
+
+
+def problem_from_bytes(data: bytes) -> Problem:
+    """Raises WireError for anything that `problem_to_bytes` does not write."""
+    try:
+        source, buffers, sizes = msgpack.unpackb(data, raw=False)
+        made = tuple(Buffer(int(n), DTYPES[kind].name, int(top)) for n, kind, top in buffers)
+        return Problem(GpuSource.from_bytes(source), made, tuple(int(n) for n in sizes))
+    except (ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
+        raise WireError(f"a tuning problem does not decode: {error}") from error
 
 
 def problems(

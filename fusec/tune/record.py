@@ -80,7 +80,7 @@ _FIELDS: Final = ("v", "variant", "warps", "stages", "samples", "margin", "left_
 
 
 def record_key(source: GpuSource, device: str, compiler: str, descended: bool) -> str:
-    """The store's key of a kernel's record. device: its model; compiler: as in kernel keys;
+    """The store's key of a kernel's record. device: its class; compiler: as in kernel keys;
     descended: whether the winners' neighbours were tried too."""
     entries = {
         "kernel": source.digest,

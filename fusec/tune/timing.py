@@ -23,6 +23,7 @@ from fusec.tune.race import still_racing
 _OPEN_S: Final = 60.0
 _PREPARE_S: Final = 30.0
 _KERNEL_S: Final = 5.0  # for a request in which kernels run
+_AGREE_S: Final = 60.0  # for one that loads torch and compares memory
 _HOPELESS: Final = 3.0  # times the fastest probe: not worth a sample
 # What says which GPU a number stands for.
 _PASSED_ON: Final = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
@@ -47,6 +48,9 @@ class Timer:
         self._prepared = False  # these are of the child's state
         self._loaded: set[int] = set()
         self._ready: set[int] = set()
+        self._referenced = False
+        # The variant that the others must agree with: the first that runs.
+        self._trusted: tuple[int, GpuBinary] | None = None
 
     def open(self) -> Device:
         """What the GPU is. Raises ChildLost where there is none that can be used."""
@@ -63,13 +67,16 @@ class Timer:
         deadline: of `time.monotonic`; a race that is not decided by then is given up.
         """
         self._new_problem()
+        self._trusted = None
         outcome = Outcome(samples={number: [] for number in binaries})
         probes: dict[int, float] = {}
         for number, binary in binaries.items():
             if time.monotonic() > deadline:
                 return outcome
             with _losing(number, outcome):
-                probes[number] = self._probe(problem, number, binary)
+                took = self._probe(problem, number, binary)
+                self._agree(problem, number, binary)
+                probes[number] = took
         fastest = min(probes.values(), default=0.0)
         hopeless = {n: [took] for n, took in probes.items() if took > _HOPELESS * fastest}
         for number in hopeless:
@@ -86,7 +93,7 @@ class Timer:
         return outcome
 
     def _new_problem(self) -> None:
-        self._prepared = False
+        self._prepared = self._referenced = False
         self._loaded.clear()
         self._ready.clear()
 
@@ -101,6 +108,21 @@ class Timer:
         took: float = self._ask("probe", [number, binary.to_bytes(), grid], _KERNEL_S)
         self._loaded.add(number)
         return took
+
+    def _agree(self, problem: Problem, number: int, binary: GpuBinary) -> None:
+        """Raises ChildLost for a variant that does not leave in memory what the first one does."""
+        if self._trusted is None:
+            self._ask("reference", [number], _AGREE_S)
+            self._trusted, self._referenced = (number, binary), True
+            return
+        first, its_binary = self._trusted
+        if not self._referenced:  # in a child that is lost
+            self._probe(problem, first, its_binary)
+            self._ask("reference", [first], _AGREE_S)
+            self._referenced = True
+        if not self._ask("agree", [number], _AGREE_S):
+            text = f"its results are not those of variant {first}"
+            raise ChildLost(text, where="the check of a variant")
 
     def _sample(self, problem: Problem, number: int, binary: GpuBinary, fastest_ms: float) -> float:
         if number not in self._loaded:  # it was probed in a child that is lost

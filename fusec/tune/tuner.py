@@ -14,15 +14,13 @@ from typing import Final
 
 from cache.store import Store
 from fusec.codegen.gpu_binary import GpuBinary
-from fusec.codegen.gpu_source import Variant
 from fusec.codegen.triton_toolchain import compile_variants, compiler_version
 from fusec.errors import ChildLost, CompileError
 from fusec.trace import Recorder
 from fusec.tune.device import Device
 from fusec.tune.neighbours import neighbours
 from fusec.tune.problem import Problem
-from fusec.tune.prune import prune
-from fusec.tune.race import margin, winner
+from fusec.tune.race_variants import LATE, Raced, race_variants
 from fusec.tune.record import Record, find, keep, record_key
 from fusec.tune.timing import Timer
 
@@ -75,16 +73,6 @@ def tune(
 
 
 _SINGLE: Final = "it has one variant"
-_LATE: Final = "the time for tuning was up"
-
-
-@dataclass(frozen=True, slots=True)
-class _Raced:
-    """A race's outcome: the winner, and what else a record says."""
-
-    variant: Variant
-    binary: GpuBinary
-    record: Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +93,7 @@ class _Run:
                 racing[place] = problem
             else:
                 found[place] = known
-        raced: dict[int, _Raced] = {}
+        raced: dict[int, Raced] = {}
         for place, outcome in self._races(racing):
             if isinstance(outcome, str):
                 found[place] = Tuned(problems[place], why=outcome)
@@ -115,7 +103,7 @@ class _Run:
             raced = self._descend(problems, raced)
         for place, best in raced.items():
             found[place] = self._kept(problems[place], best, descend)
-        result = [found.get(place, Tuned(p, why=_LATE)) for place, p in enumerate(problems)]
+        result = [found.get(place, Tuned(p, why=LATE)) for place, p in enumerate(problems)]
         untuned = sum(t.binary is None and t.why != _SINGLE for t in result)
         self.recorder.count("kernels_untuned", untuned)
         return result
@@ -133,7 +121,7 @@ class _Run:
         self.recorder.count("tuning_hits")
         return Tuned(problem, known[1], known[0])
 
-    def _kept(self, problem: Problem, best: _Raced, descend: bool) -> Tuned:
+    def _kept(self, problem: Problem, best: Raced, descend: bool) -> Tuned:
         self.recorder.count("kernels_tuned")
         if self.store is not None:
             standing = keep(self.store, self._key(problem, descend), best.record, best.binary)
@@ -143,11 +131,9 @@ class _Run:
         return Tuned(problem, best.binary, best.record)
 
     def _key(self, problem: Problem, descend: bool) -> str:
-        return record_key(problem.source, self.device.name, self.compiler, descend)
+        return record_key(problem.source, self.device.device_class, self.compiler, descend)
 
-    def _descend(
-        self, problems: Sequence[Problem], raced: Mapping[int, _Raced]
-    ) -> dict[int, _Raced]:
+    def _descend(self, problems: Sequence[Problem], raced: Mapping[int, Raced]) -> dict[int, Raced]:
         """From each winner on to its neighbours, all kernels a step at a time."""
         best = dict(raced)
         tried = {place: set(problems[place].source.variants) for place in raced}
@@ -167,7 +153,7 @@ class _Run:
                     moving.append(place)
         return best
 
-    def _races(self, racing: Mapping[int, Problem]) -> Iterator[tuple[int, _Raced | str]]:
+    def _races(self, racing: Mapping[int, Problem]) -> Iterator[tuple[int, Raced | str]]:
         """Compile and race, each kernel as soon as all its variants are there; where there is no
         winner, why. Ends when the time is up."""
         gathered = {place: _Gathered(problem) for place, problem in racing.items()}
@@ -185,30 +171,13 @@ class _Run:
             if time.monotonic() > self.deadline:
                 return
 
-    def _race(self, ready: _Gathered) -> _Raced | str:
-        problem = ready.problem
-        grids = {n: problem.grid(n) for n in ready.binaries}
-        left_out = {**ready.left_out, **prune(ready.binaries, grids, self.device)}
-        racing = {n: b for n, b in sorted(ready.binaries.items()) if n not in left_out}
-        if not racing:
-            return f"no variant can run: {'; '.join(left_out.values())}"
-        samples: dict[int, tuple[float, ...]] = {}
-        chosen = next(iter(racing))
-        gap = 0.0
-        if len(racing) > 1:
-            outcome = self.timer.race(problem, racing, self.deadline)
-            left_out.update(outcome.failed)
-            if not outcome.decided:
-                return "; ".join(outcome.failed.values()) or _LATE
-            samples = {n: tuple(times) for n, times in outcome.samples.items() if times}
-            self.recorder.count("variants_timed", len(samples))
-            chosen = winner(samples)
-            gap = margin(samples, chosen)
-        variant = problem.source.variants[chosen]
-        record = Record(
-            chosen, variant.warps, variant.stages, samples, gap, dict(sorted(left_out.items()))
+    def _race(self, ready: _Gathered) -> Raced | str:
+        outcome = race_variants(
+            ready.problem, ready.binaries, ready.left_out, self.timer, self.device, self.deadline
         )
-        return _Raced(variant, racing[chosen], record)
+        if isinstance(outcome, Raced):
+            self.recorder.count("variants_timed", len(outcome.record.samples))
+        return outcome
 
 
 @dataclass(slots=True)

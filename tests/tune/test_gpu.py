@@ -140,6 +140,17 @@ def test_the_faster_variant_wins(timer: Timer) -> None:
     assert recorder.counters["kernels_tuned"] == 1
 
 
+def test_a_fast_and_wrong_variant_is_never_chosen() -> None:
+    """It leaves the last two thirds of its work out."""
+    lazy = SCALE.replace("a * 2.0, i < n0)", "a * 2.0, i < n0 // 3)")
+    assert lazy != SCALE
+    made = problem(COUNT, variant(), variant(lazy), variant(block=2048, warps=8), isa=isa())
+    (tuned,) = tune([made], budget_s=100.0, recorder=Recorder())
+    assert tuned.record is not None
+    assert tuned.record.variant in (0, 2)
+    assert "results are not those of variant 0" in tuned.record.left_out[1]
+
+
 @pytest.mark.parametrize("text", [ILLEGAL, HANG], ids=["illegal", "hang"])
 def test_a_fault_costs_one_variant(text: str, timer: Timer) -> None:
     made = problem(1 << 20, variant(text), variant(), variant(block=2048), isa=isa())
