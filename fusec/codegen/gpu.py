@@ -21,6 +21,12 @@ from fusec.ir import loop as lp
 from fusec.ir.expr import Expr, Sym
 from fusec.ir.kernel import KernelLoop, expressions
 
+# Of the largest GPU of each architecture; where there are fewer, some programs wait for others.
+_PROCESSORS: Final = {
+    "sm_80": 108, "sm_86": 84, "sm_89": 142, "sm_90": 132, "sm_100": 148, "gfx90a": 104,
+    "gfx942": 304,
+}  # fmt: skip
+_TYPICAL: Final = 128
 _SIZE: Final = "i64"  # of a size known only at the call: nothing bounds it
 
 
@@ -67,8 +73,14 @@ def _variant(
         tuple((d.constant, d.block) for d in tile.dims),
         tile.warps,
         tile.stages,
-        (ex.substitute(tile.programs, numbered),),
+        (ex.substitute(_programs(tile, isa), numbered),),
     )
+
+
+def _programs(tile: Tile, isa: str) -> Expr:
+    if not tile.walkers:
+        return tile.programs
+    return ex.minimum(tile.programs, ex.integer(tile.walkers * _PROCESSORS.get(isa, _TYPICAL)))
 
 
 def _sizes(loop: KernelLoop) -> tuple[Sym, ...]:

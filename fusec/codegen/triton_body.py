@@ -8,13 +8,22 @@ row, a column, or the whole tile.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from fusec.codegen import triton_random
 from fusec.codegen.triton_expr import is_wide, triton_condition, triton_expr, triton_operand
 from fusec.codegen.triton_frame import SCALAR, Frame, Shape
-from fusec.codegen.triton_ops import TYPED, constant, conversion, operation, reciprocal, typed
+from fusec.codegen.triton_ops import (
+    TYPED,
+    constant,
+    conversion,
+    is_usual_divisor,
+    operation,
+    reciprocal,
+    typed,
+)
 from fusec.codegen.triton_tile import Dim, upper
 from fusec.errors import CodegenError
 from fusec.ir import expr as ex
@@ -22,6 +31,8 @@ from fusec.ir import loop as lp
 from fusec.ir.expr import Expr, Sym
 from fusec.ir.kernel import Statement, linear
 from fusec.ir.loop import Const, Index, Load, Op, Reduced, Scalar
+
+_MANY = 8  # points that share a divisor, so that its reciprocal is worth computing
 
 
 @dataclass(slots=True)
@@ -113,6 +124,9 @@ class Scope:
         inverse = reciprocal(operands[1]) if name == "div" else None
         if inverse is not None:
             name, operands = "mul", (operands[0], inverse)
+        quotients = self._quotients(node) if name == "div" else None
+        if quotients is not None:
+            return quotients
         plain = name not in TYPED and not all(isinstance(a, Const) for a in operands)
         args = [
             constant(a, name) if plain and isinstance(a, Const) else self.value(a) for a in operands
@@ -125,6 +139,23 @@ class Scope:
             self.frame.isa,
             precise=node in self.frame.precise,
         )
+
+    def _quotients(self, node: Op) -> str | None:
+        """A precise division of many points of a tile by one number; None for another one."""
+        shape = self.frame.shape(node)
+        divisor = node.args[1]
+        own = self.frame.shape(divisor)
+        shared = math.prod(d.block for d in self.frame.tile.dims if d.name in shape - own)
+        if node.dtype != "f32" or node not in self.frame.precise or shared < _MANY:
+            return None
+        if isinstance(divisor, Const):
+            if not is_usual_divisor(float(divisor.value)):
+                return None
+            usual = "True"
+        else:
+            usual = f"usual_divisor({self.value(divisor)})"
+            usual = usual if not own else f"tl.min({usual}.to(tl.int32)) != 0"
+        return f"divide_by({self.whole(node.args[0], shape)}, {self.value(divisor)}, {usual})"
 
     def _within(self, node: Op) -> str:
         """A place that is asserted to be in range, by the points that are inside and of interest.
@@ -202,7 +233,8 @@ class Scope:
         if dim is not None and s is dim.linear:
             return dim.name
         if dim is not None:
-            return self._decode(dim.name, dim.axes, s)
+            start = _operand(self.frame.starts[dim.name]) if dim.uniform(s) else dim.name
+            return self._decode(start, dim.axes, s)
         single = self.frame.tile.single
         if s is self.frame.tile.row:
             return "row"

@@ -52,7 +52,7 @@ class Frame:
 
     def shape_of(self, e: Expr) -> Shape:
         """Along which dimensions an expression of axes and sizes varies."""
-        found = {d.name for s in ex.symbols(e) if (d := self.tile.dim_of(s)) is not None}
+        found = {d.name for s in ex.symbols(e) if (d := self.tile.along(s)) is not None}
         return frozenset(found)
 
     def shape(self, node: Scalar) -> Shape:

@@ -10,10 +10,10 @@ from fusec.codegen.triton_folds import Folds
 from fusec.codegen.triton_frame import Frame, dim_lines, shared_pointers
 from fusec.codegen.triton_online import Merged, Online, merged
 from fusec.codegen.triton_precision import precise_values
-from fusec.codegen.triton_tile import FOLDED, Tile, upper
+from fusec.codegen.triton_tile import FOLDED, Dim, Tile, upper
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
-from fusec.ir.expr import Expr, Sym
+from fusec.ir.expr import Sym
 from fusec.ir.kernel import KernelLoop, Statement
 from fusec.ir.loop import Load, Reduced, Scalar
 
@@ -57,6 +57,8 @@ class _Kernel:
         self._places()
         if self.loop.carried is not None:
             self._rows(self.loop.carried)
+        elif self.tile.walkers:
+            self._walk()
         else:
             if self.tile.early:
                 self._load_early()
@@ -76,6 +78,10 @@ class _Kernel:
     def _places(self) -> None:
         """The indices of the tile's dimensions and of the single axes."""
         tile, root = self.tile, self.root
+        if tile.walkers:
+            self.frame.single = "point"
+            root.lines += dim_lines(self.frame, tile.dims[0], "")
+            return
         kept = [d for d in tile.kept if not d.looped]
         wide = is_wide(tile.programs) or any(is_wide(d.count + d.block) for d in tile.kept)
         if kept or tile.single:
@@ -124,15 +130,25 @@ class _Kernel:
                     folds.accumulate(body, s)
             self._stage(body, stage)
         if dim is None:
-            root.emit(self._range("row", upper(axis), ""))
+            root.emit(self._range("row", self.frame.size_text(upper(axis))))
         else:
-            root.emit(self._range("start", dim.count, dim.constant))
+            root.emit(self._blocks(dim))
         root.lines += [_INDENT + line for line in body.lines]
         for s in across:
             folds.finish(root, s)
         for s in self.across:
             if s.fold is None:
                 root.store(s, frozenset((FOLDED,)))
+
+    def _walk(self) -> None:
+        """Point by point of the single axes, the next one's row on its way."""
+        root, tile = self.root, self.tile
+        body = Scope(self.frame, frozenset(tile.single), root)
+        for stage in range(self.loop.stages):
+            self._stage(body, stage)
+        count = self.frame.size_text(ex.product(upper(a) for a in tile.single))
+        root.emit(self._range("point", f"tl.program_id(0), {count}, tl.num_programs(0)"))
+        root.lines += [_INDENT + line for line in body.lines]
 
     def _stage(self, scope: Scope, stage: int) -> None:
         """What happens at the kept axes' points, then what happens along the folded ones."""
@@ -209,17 +225,17 @@ class _Kernel:
                 self._store(body, s)
             else:
                 self.folds.accumulate(body, s)
-        root.emit(self._range("start", dim.count, dim.constant))
+        root.emit(self._blocks(dim))
         root.lines += [_INDENT + line for line in body.lines]
         for both in online.values():
             both.finish(root)
         for s in folds:
             self.folds.finish(root, s)
 
-    def _range(self, name: str, count: Expr, step: str) -> str:
-        bounds = (
-            f"0, {self.frame.size_text(count)}, {step}" if step else self.frame.size_text(count)
-        )
+    def _blocks(self, dim: Dim) -> str:
+        return self._range("start", f"0, {self.frame.size_text(dim.count)}, {dim.constant}")
+
+    def _range(self, name: str, bounds: str) -> str:
         stages = f", num_stages={self.tile.stages}" if self.tile.stages > 1 else ""
         return f"for {name} in tl.range({bounds}{stages}):"
 

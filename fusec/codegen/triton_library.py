@@ -64,6 +64,31 @@ def float_floor_divide(a, b, rest, quotient):
     return tl.where(b == 0, quotient, floor)
 
 
+@triton.jit
+def usual_divisor(b):
+    """Whether `divide_by` may use the reciprocal: neither it nor what comes of it is out of
+    range."""
+    return (b > 7.888609052210118e-31) & (b < 1.2676506002282294e30)
+
+
+@triton.jit
+def divide_by(a, b, usual):
+    """``a / b`` of f32, rounded correctly, for a divisor that many numbers share. With the rounded
+    reciprocal y of b, q = a·y is a few last places off, and so is the next q + (a - b·q)·y by less
+    than one; for that one the same step rounds correctly (P. W. Markstein, "Computation of
+    elementary functions on the IBM RISC System/6000 processor", 1990). Exact products in between
+    need |a| above 2⁻¹⁰⁰; below, a last place may be off. The signs in it keep those of zeros."""
+    if usual:
+        y = tl.div_rn(1.0, b)
+        first = a * y
+        second = tl.fma(tl.fma(b, first, -a), -y, first)
+        quotient = tl.fma(tl.fma(b, second, -a), -y, second)
+        quotient = tl.where(quotient == quotient, quotient, first)  # infinities
+    else:
+        quotient = tl.div_rn(a, b)
+    return quotient
+
+
 # -- folds ---------------------------------------------------------------------------------------
 
 

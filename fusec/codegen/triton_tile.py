@@ -6,7 +6,7 @@ axes, the last the fastest. Axes that no dimension holds are fixed in a program 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from fusec.ir import expr as ex
@@ -49,6 +49,17 @@ class Dim:
         count = ex.as_int(self.count)
         return not count or count % self.block != 0
 
+    def uniform(self, axis: Sym) -> bool:
+        """Whether an axis is the same at all points of a block: it changes between blocks alone."""
+        if (
+            axis not in self.axes
+            or axis is self.axes[-1]
+            or (self.name == FOLDED and not self.looped)
+        ):
+            return False
+        below = ex.as_int(ex.product(upper(a) for a in self.axes[self.axes.index(axis) + 1 :]))
+        return below is not None and below % self.block == 0
+
     @property
     def programs(self) -> Expr:
         """How many programs share this dimension."""
@@ -61,14 +72,17 @@ class Dim:
 class Tile:
     """dims: of a program's tile, in the order of its shape; single: the axes that are fixed in a
     program, the last the fastest from one program to the next, slower than the dims; row: the
-    carried axis, where a program visits its points one by one."""
+    carried axis, where a program visits its points one by one; early: load before the first fold
+    what later stages need; walkers: so many programs on each processor visit the points of the
+    single axes in turn, and load the next one's row while they compute; 0: a program a point."""
 
     dims: tuple[Dim, ...]
     single: tuple[Sym, ...] = ()
     row: Sym | None = None
     warps: int = 4
     stages: int = 2
-    early: bool = field(default=False)  # load before the first fold what later stages need
+    early: bool = False
+    walkers: int = 0
 
     @property
     def kept(self) -> tuple[Dim, ...]:
@@ -91,6 +105,11 @@ class Tile:
     def programs(self) -> Expr:
         kept = ex.product(d.programs for d in self.kept)
         return kept * ex.product(upper(a) for a in self.single)
+
+    def along(self, s: Sym) -> Dim | None:
+        """The dimension along which a symbol changes inside a block; None where it does not."""
+        dim = self.dim_of(s)
+        return None if dim is not None and dim.uniform(s) else dim
 
     def dim_of(self, s: Sym) -> Dim | None:
         return next((d for d in self.dims if s in d.axes or s is d.linear), None)

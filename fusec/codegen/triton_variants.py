@@ -27,6 +27,9 @@ _TILE: Final = 2048  # elements of a program with short rows
 _NARROW: Final = 16  # an axis too short for a side of a tile
 _UNKNOWN: Final = 4096  # the guess for an extent known only at the call
 _LANES: Final = 32
+_LONG_ROW: Final = 8192  # a row that is worth loading while another one is computed
+_WALK_STAGES: Final = 3
+_SHARED: Final = 216 << 10  # bytes of shared memory for rows on their way
 _PROCESSORS: Final = 128  # of a GPU, about
 
 
@@ -144,6 +147,7 @@ def _rows(loop: KernelLoop) -> Iterator[Tile]:
                 yield replace(one, warps=warps)
         if early:
             yield replace(one, early=False)
+        yield from _walkers(loop, one, rows)
         if width <= 4096 and (rows is None or rows > 1024):
             for x in (2, 4):
                 dims = (Dim("x", loop.kept, x), Dim(FOLDED, loop.inner, width))
@@ -161,6 +165,18 @@ def _rows(loop: KernelLoop) -> Iterator[Tile]:
             if block < 2 * width:
                 dim = Dim(FOLDED, loop.inner, block, looped=True)
                 yield Tile((dim,), loop.kept, None, warps, 2)
+
+
+def _walkers(loop: KernelLoop, one: Tile, rows: int | None) -> Iterator[Tile]:
+    """Few programs, each with one row in registers and the next ones on their way: for rows so
+    long that the programs of a processor would load, compute and store in turn."""
+    width = one.dims[0].block
+    held = width * _row_bytes(loop) * (_WALK_STAGES - 1)
+    if rows is None or not 8 * _PROCESSORS <= rows < 1 << 31 or held > _SHARED or width < _LONG_ROW:
+        return
+    walkers = min(4, _SHARED // held)
+    for warps in (_warps(width // 64), _warps(width // 32)):
+        yield replace(one, warps=warps, stages=_WALK_STAGES, early=False, walkers=walkers)
 
 
 def _block(loop: KernelLoop) -> int:
