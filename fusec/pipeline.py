@@ -168,9 +168,14 @@ def _stages(
         grouped = schedule(loops, fusion=options.fusion, machine=generator.machine)
         verify_schedule(grouped)
     with recorder.span("codegen"):
-        alignment = generator.machine.alignment
+        machine = generator.machine
         host = build_host_plan(
-            grouped, generator.emit, target.device, alignment, generator.batching
+            grouped,
+            generator.emit,
+            target.device,
+            machine.alignment,
+            generator.batching,
+            machine.own_bytes,
         )
     return grouped, host
 

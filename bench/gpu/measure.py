@@ -67,6 +67,7 @@ class Step:
     def __init__(self, case: Case, function: Callable[..., Any]) -> None:
         self.case = case
         self.function = function
+        self.gradients: list[Tensor] = []  # of the outputs: made once, as they come from elsewhere
         self.leaves = [t for t in tensors(case.inputs) if t.requires_grad]
         if case.train and case.module is not None:
             self.leaves += list(case.module.parameters())
@@ -79,7 +80,9 @@ class Step:
         for leaf in self.leaves:
             leaf.grad = None
         outputs = list(tensors(self.function(*self.case.inputs)))
-        torch.autograd.backward(outputs, [torch.ones_like(o) for o in outputs])
+        if not self.gradients:
+            self.gradients = [torch.ones_like(o) for o in outputs]
+        torch.autograd.backward(outputs, self.gradients)
         return outputs
 
     def results(self) -> dict[str, Tensor]:

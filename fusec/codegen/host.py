@@ -70,14 +70,16 @@ def build_host_plan(
     device: str = "cpu",
     alignment: int = 64,
     batching: Batching | None = None,
+    own_bytes: int | None = None,
 ) -> HostPlan:
     """device: where the program runs; alignment: bytes, of planned memory; batching: None where the
-    target has none. Raises CodegenError where the target has no code for a group."""
+    target has none; own_bytes: of buffers that have memory of their own. Raises CodegenError where
+    the target has no code for a group."""
     program = schedule.program
     needed = read_outside(schedule)
     starts = _starts(schedule, needed, emit, batching)
     uses = [_use(program, start) for start in starts]
-    memory = plan_memory(program, uses, alignment)
+    memory = plan_memory(program, uses, alignment, own_bytes)
     numbering = {buffer: number for number, buffer in enumerate(memory.slots)}
     for buffer, base in memory.homes.items():
         if base in numbering:

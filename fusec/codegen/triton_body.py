@@ -19,7 +19,6 @@ from fusec.codegen.triton_ops import (
     TYPED,
     constant,
     conversion,
-    is_usual_divisor,
     operation,
     reciprocal,
     typed,
@@ -148,14 +147,7 @@ class Scope:
         shared = math.prod(d.block for d in self.frame.tile.dims if d.name in shape - own)
         if node.dtype != "f32" or node not in self.frame.precise or shared < _MANY:
             return None
-        if isinstance(divisor, Const):
-            if not is_usual_divisor(float(divisor.value)):
-                return None
-            usual = "True"
-        else:
-            usual = f"usual_divisor({self.value(divisor)})"
-            usual = usual if not own else f"tl.min({usual}.to(tl.int32)) != 0"
-        return f"divide_by({self.whole(node.args[0], shape)}, {self.value(divisor)}, {usual})"
+        return f"divide_by({self.whole(node.args[0], shape)}, {self.value(divisor)})"
 
     def _within(self, node: Op) -> str:
         """A place that is asserted to be in range, by the points that are inside and of interest.

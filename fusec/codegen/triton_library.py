@@ -65,28 +65,22 @@ def float_floor_divide(a, b, rest, quotient):
 
 
 @triton.jit
-def usual_divisor(b):
-    """Whether `divide_by` may use the reciprocal: neither it nor what comes of it is out of
-    range."""
-    return (b > 7.888609052210118e-31) & (b < 1.2676506002282294e30)
-
-
-@triton.jit
-def divide_by(a, b, usual):
+def divide_by(a, b):
     """``a / b`` of f32, rounded correctly, for a divisor that many numbers share. With the rounded
-    reciprocal y of b, q = a·y is a few last places off, and so is the next q + (a - b·q)·y by less
-    than one; for that one the same step rounds correctly (P. W. Markstein, "Computation of
-    elementary functions on the IBM RISC System/6000 processor", 1990). Exact products in between
-    need |a| above 2⁻¹⁰⁰; below, a last place may be off. The signs in it keep those of zeros."""
-    if usual:
-        y = tl.div_rn(1.0, b)
-        first = a * y
-        second = tl.fma(tl.fma(b, first, -a), -y, first)
-        quotient = tl.fma(tl.fma(b, second, -a), -y, second)
-        quotient = tl.where(quotient == quotient, quotient, first)  # infinities
-    else:
-        quotient = tl.div_rn(a, b)
-    return quotient
+    reciprocal y of b, q = a·y is a few last places off, and the next q + (a - b·q)·y by less than
+    one; for that one the same step rounds correctly (P. W. Markstein, "Computation of elementary
+    functions on the IBM RISC System/6000 processor", 1990). The signs keep those of zeros. At the
+    ends of the range the products are not exact, and the last place may be off: for |a| below
+    2⁻¹⁰⁰, and for quotients that are not normal or next to infinite."""
+    size = tl.abs(b)
+    scale = tl.where(size < 2.0**-100, 2.0**64, tl.where(size > 2.0**100, 2.0**-64, 1.0))
+    scale = tl.where(b < 0.0, -scale, scale)
+    a, b = a * scale, b * scale
+    y = tl.div_rn(1.0, b)
+    first = a * y
+    second = tl.fma(tl.fma(b, first, -a), -y, first)
+    quotient = tl.fma(tl.fma(b, second, -a), -y, second)
+    return tl.where(quotient == quotient, quotient, first)  # what is infinite is right at once
 
 
 # -- folds ---------------------------------------------------------------------------------------

@@ -43,7 +43,6 @@ _FAST: Final = frozenset(("exp", "exp2", "log", "log2"))
 TYPED: Final = frozenset(("shl", "shr", "divf", "rem"))
 _REALS: Final = ("f32", "f64")
 _SMALLEST_NORMAL: Final = 2.0**-126
-_USUAL: Final = (2.0**-100, 2.0**100)
 
 
 def constant(node: Const, operation: str) -> str:
@@ -100,11 +99,6 @@ def reciprocal(node: Scalar) -> Const | None:
     found = lp.const(1.0 / float(node.value), node.dtype)
     assert isinstance(found, Const)
     return found
-
-
-def is_usual_divisor(value: float) -> bool:
-    """As our library's ``usual_divisor`` says it of a number."""
-    return _USUAL[0] < _single(value) < _USUAL[1]
 
 
 def conversion(value: str, source: str, target: str) -> str:

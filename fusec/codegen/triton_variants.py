@@ -27,7 +27,7 @@ _TILE: Final = 2048  # elements of a program with short rows
 _NARROW: Final = 16  # an axis too short for a side of a tile
 _UNKNOWN: Final = 4096  # the guess for an extent known only at the call
 _LANES: Final = 32
-_LONG_ROW: Final = 8192  # a row that is worth loading while another one is computed
+_LONG_ROW: Final = 32 << 10  # bytes of a row that is worth loading while another is computed
 _WALK_STAGES: Final = 3
 _SHARED: Final = 216 << 10  # bytes of shared memory for rows on their way
 _PROCESSORS: Final = 128  # of a GPU, about
@@ -156,15 +156,15 @@ def _rows(loop: KernelLoop) -> Iterator[Tile]:
     if count is None or count > 4096:
         base = _block(loop)
         guesses = [
-            (base, 4), (base, 8), (2 * base, 8), (base // 2, 4), (2 * base, 4), (base // 2, 8),
-            (2 * base, 16), (base // 4, 4),
+            (base, 4, 1), (base, 8, 1), (base // 2, 4, 1), (base // 2, 8, 3), (base // 2, 16, 1),
+            (base // 2, 4, 3), (2 * base, 16, 1), (base, 32, 1),
         ]  # fmt: skip
         if rows is not None and rows <= _PROCESSORS:  # each has a processor for itself
-            guesses = [(4 * base, 16), (2 * base, 16), *guesses]
-        for block, warps in dict.fromkeys(guesses):
+            guesses = [(4 * base, 16, 1), (base, 32, 1), *guesses]
+        for block, warps, stages in dict.fromkeys(guesses):
             if block < 2 * width:
                 dim = Dim(FOLDED, loop.inner, block, looped=True)
-                yield Tile((dim,), loop.kept, None, warps, 2)
+                yield Tile((dim,), loop.kept, None, warps, stages)
 
 
 def _walkers(loop: KernelLoop, one: Tile, rows: int | None) -> Iterator[Tile]:
@@ -172,10 +172,12 @@ def _walkers(loop: KernelLoop, one: Tile, rows: int | None) -> Iterator[Tile]:
     long that the programs of a processor would load, compute and store in turn."""
     width = one.dims[0].block
     held = width * _row_bytes(loop) * (_WALK_STAGES - 1)
-    if rows is None or not 8 * _PROCESSORS <= rows < 1 << 31 or held > _SHARED or width < _LONG_ROW:
+    if rows is None or not 8 * _PROCESSORS <= rows < 1 << 31:
+        return
+    if held > _SHARED or width * _row_bytes(loop) < _LONG_ROW:
         return
     walkers = min(4, _SHARED // held)
-    for warps in (_warps(width // 64), _warps(width // 32)):
+    for warps in (_warps(width // 32), _warps(width // 64)):
         yield replace(one, warps=warps, stages=_WALK_STAGES, early=False, walkers=walkers)
 
 
@@ -208,7 +210,7 @@ def _carried(loop: KernelLoop, axis: Sym) -> Iterator[Tile]:
     single = tuple(a for a in loop.kept if a is not axis)
     rows = Dim(FOLDED, loop.inner, width)
     guess = _warps(width // 16)
-    one = Tile((rows,), single, axis, guess, 2)
+    one = Tile((rows,), single, axis, guess, 3)
     several = [
         Tile((_dim("x", (axis,), x, looped=True), rows), single, None, 4, stages)
         for x, stages in ((_TILE // width, 2), (_TILE // width, 1), (2 * _TILE // width, 1))
@@ -217,8 +219,8 @@ def _carried(loop: KernelLoop, axis: Sym) -> Iterator[Tile]:
     if several and width < _SHORT_ROW:
         yield from several
     for warps, stages in (
-        (guess, 2), (2 * guess, 2), (guess, 1), (guess // 2, 2), (2 * guess, 1), (guess, 3),
-        (4 * guess, 2), (guess // 2, 1),
+        (guess, 3), (2 * guess, 3), (guess, 1), (guess // 2, 3), (2 * guess, 1), (guess, 2),
+        (guess, 4), (guess // 2, 1),
     ):  # fmt: skip
         if 1 <= warps <= 32:
             yield replace(one, warps=warps, stages=stages)
@@ -232,9 +234,9 @@ def _columns(loop: KernelLoop) -> Iterator[Tile]:
     lane = loop.kept[-1]
     rest = loop.kept[:-1]
     wide = extent((lane,)) or _UNKNOWN
-    for x, r, warps in (
-        (64, 64, 8), (32, 64, 4), (128, 32, 8), (64, 32, 4), (32, 128, 8), (16, 128, 4),
-        (128, 64, 16), (256, 16, 8), (32, 32, 4),
+    for x, r, warps, stages in (
+        (64, 64, 8, 1), (64, 32, 4, 1), (32, 64, 4, 1), (128, 32, 8, 1), (16, 128, 4, 1),
+        (32, 64, 4, 4), (32, 128, 8, 1), (64, 32, 4, 3), (128, 64, 16, 1), (32, 32, 4, 1),
     ):  # fmt: skip
         if x >= 2 * _power(wide) and x > 16:
             continue
@@ -243,7 +245,7 @@ def _columns(loop: KernelLoop) -> Iterator[Tile]:
             yield Tile(dims, rest, None, min(warps, max(1, x * height // 64)), 1)
         else:
             dims = (_dim("x", (lane,), x), Dim(FOLDED, loop.inner, r, looped=True))
-            yield Tile(dims, rest, None, warps, 2)
+            yield Tile(dims, rest, None, warps, stages)
 
 
 def _most_persistent(loop: KernelLoop) -> int:
@@ -258,9 +260,10 @@ def _row_bytes(loop: KernelLoop) -> int:
 
 
 def _row_loads(loop: KernelLoop) -> list[Load]:
-    """What is loaded anew along the folded axes."""
+    """What is loaded anew at each point along the last folded axis."""
     loads = {n: None for s in loop.statements if s.inner for n in lp.loads(s.value)}
-    return [n for n in loads if any(x in loop.folded for e in n.index for x in ex.symbols(e))]
+    last = loop.inner[-1]
+    return [n for n in loads if any(x is last for e in n.index for x in ex.symbols(e))]
 
 
 def _loads_later(loop: KernelLoop) -> bool:

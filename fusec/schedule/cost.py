@@ -72,6 +72,7 @@ class Machine:
     column_points: int  # kept points that share a program where the last axis is kept
     splits: Splits
     alignment: int  # bytes, of memory planned in an arena
+    own_bytes: int | None  # a buffer of so many is not in the arena; None: all are
     batched: int  # so many equal kernels start as a batch (`fusec.codegen`); 0: none do
 
 
@@ -106,6 +107,7 @@ CPU: Final = Machine(
         centred=False,
     ),
     alignment=64,
+    own_bytes=None,
     batched=0,
 )
 
@@ -141,6 +143,7 @@ GPU: Final = Machine(
         centred=True,
     ),
     alignment=256,
+    own_bytes=16 << 20,  # written and read in longer than it takes to ask for them
     batched=3,
 )
 

@@ -2,7 +2,8 @@
 
 Buffers of known size that do not leave the program share one arena: first fit over a free list, in
 the order of the steps, so that memory is used again as soon as its last reader is done. What is
-returned is a fresh tensor, and so is what has a size known only at the call.
+returned is a fresh tensor, and so is what has a size known only at the call. On a GPU so is what is
+large, given back after its last reader: a returned tensor may then lie where it lay.
 """
 
 from __future__ import annotations
@@ -83,9 +84,11 @@ class _FreeList:
         self.gaps = joined
 
 
-def plan_memory(program: LoopProgram, uses: Iterable[Use], alignment: int = 64) -> MemoryPlan:
+def plan_memory(
+    program: LoopProgram, uses: Iterable[Use], alignment: int = 64, own_bytes: int | None = None
+) -> MemoryPlan:
     """Slots for all buffers that the steps ``uses`` (in order) make or read. alignment: bytes, of
-    every place in the arena.
+    every place in the arena. own_bytes: buffers from that size on are not in the arena.
 
     A result that a step may put where something lies that it is the last to read (`Use.in_place`)
     goes there and gets no slot, and so does what a scatter makes of a temp.
@@ -106,7 +109,8 @@ def plan_memory(program: LoopProgram, uses: Iterable[Use], alignment: int = 64) 
     free: list[tuple[int, ...]] = []
     for number, use in enumerate(steps):
         for buffer in (b for b in use.makes if b not in homes):
-            slots[buffer] = _place(program, buffer, use, arena, returned)
+            fresh = buffer in returned or _is_large(program.buffers[buffer], own_bytes)
+            slots[buffer] = _place(program, buffer, use, arena, fresh)
         dead = []
         for buffer in sorted(dying.get(number, ())):
             slot = slots.get(buffer)
@@ -188,18 +192,21 @@ def _last_use(program: LoopProgram, steps: list[Use]) -> dict[int, int]:
     return last
 
 
-def _place(
-    program: LoopProgram, buffer: int, use: Use, arena: _FreeList, returned: set[int]
-) -> Slot:
+def _place(program: LoopProgram, buffer: int, use: Use, arena: _FreeList, fresh: bool) -> Slot:
     found = program.buffers[buffer]
     if found.kind == "alias":
         return _slot("alias", found.base, found)
     if use.calls:
         return _slot("result", 0, found)
     size = _bytes(found)
-    if buffer in returned or size is None:
+    if fresh or size is None:
         return _slot("fresh", 0, found)
     return _slot("arena", arena.take(size), found)
+
+
+def _is_large(buffer: Buffer, own_bytes: int | None) -> bool:
+    size = _bytes(buffer)
+    return own_bytes is not None and size is not None and size >= own_bytes
 
 
 def _slot(kind: str, number: int, buffer: Buffer) -> Slot:

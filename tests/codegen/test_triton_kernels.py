@@ -16,7 +16,15 @@ from fusec.codegen.triton_toolchain import compile_variants
 from fusec.errors import CompileError
 from tests.codegen.kernels import KERNELS
 from tests.codegen.triton_cases import Case, grouped, run_cases, walked
-from tests.codegen.triton_corpus import EMPTY, LOOPED, OPERATIONS, OUT_OF_RANGE, PLACES, SCATTERS
+from tests.codegen.triton_corpus import (
+    EMPTY,
+    LOOPED,
+    OPERATIONS,
+    OUT_OF_RANGE,
+    PLACES,
+    QUOTIENTS,
+    SCATTERS,
+)
 
 _SIZES: tuple[dict[str, int], ...] = ({"s0": 37, "s1": 1000}, {"s0": 2, "s1": 5})
 
@@ -44,7 +52,13 @@ def test_every_variant_is_right(tmp_path: Path) -> None:
 
 
 def test_rows_that_a_program_walks_along_are_right(tmp_path: Path) -> None:
-    check([Case(name, text, (0, 1), block=64) for name, text in LOOPED.items()], tmp_path)
+    check([Case(name, text, (0, 1, 2), block=64) for name, text in LOOPED.items()], tmp_path)
+
+
+def test_quotients_of_rows_and_one_number_are_rounded_correctly(tmp_path: Path) -> None:
+    text = build_host_plan(grouped(QUOTIENTS), gpu_emitter("sm_90")).kernels[0].source
+    assert text.count("divide_by(") == 2
+    check([Case("quotients", QUOTIENTS, (0, 1, 2), equal=True)], tmp_path)
 
 
 def test_every_operation_is_right(tmp_path: Path) -> None:
@@ -86,10 +100,11 @@ def test_every_operation_and_long_rows_compile(isa: str) -> None:
     ]
     long = [(text, gpu_emitter(isa, partial(walked, 64))) for text in LOOPED.values()]
     jobs = [
-        (kernel, 0)
+        (kernel, variant)
         for text, emit in (*plain, *long)
         for kernel in build_host_plan(grouped(text), emit).kernels
         if isinstance(kernel, GpuSource)
+        for variant in ((0, 2) if len(kernel.variants) == 3 else (0,))
     ]
     assert len(jobs) >= len(plain) + len(long)
     done = [made for _, made in compile_variants(jobs, 60.0)]

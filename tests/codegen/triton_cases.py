@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from fusec.codegen.triton_tile import FOLDED, Dim, Tile
+from fusec.codegen.triton_tile import FOLDED, Dim, Tile, extent
 from fusec.codegen.triton_variants import tiles
 from fusec.ir.kernel import KernelLoop
 from fusec.ir.text import parse_graph
@@ -29,7 +29,8 @@ class Case:
 
     block: rows are walked in blocks of this size (0: as the variants say); times: launches that
     are made one; host: the program runs as the host's plan says, batches and memory; asserts: some
-    kernel asserts that an index is in range, and it is not; random: instead of a graph, arguments
+    kernel asserts that an index is in range, and it is not; equal: float32 results are eager's bit
+    by bit; random: instead of a graph, arguments
     of `tests.codegen.triton_philox.program`.
     """
 
@@ -40,6 +41,7 @@ class Case:
     times: int = 1
     host: bool = False
     asserts: bool = False
+    equal: bool = False
     random: tuple[int, ...] = ()
     sizes: dict[str, int] = field(default_factory=dict)
 
@@ -51,12 +53,16 @@ def grouped(text: str) -> Schedule:
 
 
 def walked(block: int, loop: KernelLoop) -> list[Tile]:
-    """Tiles that walk along rows in blocks, where there are rows."""
+    """Tiles that walk along rows in blocks, or from row to row, where there are rows."""
     if not loop.folded or loop.carried is not None:
         return tiles(loop)
     row = Dim(FOLDED, loop.inner, block, looped=True)
     several = Tile((Dim("x", loop.kept, 4), row)) if loop.kept else Tile((row,), warps=8)
-    return [Tile((row,), loop.kept), several]
+    count = extent(loop.inner)
+    if count is None or not loop.kept:
+        return [Tile((row,), loop.kept), several]
+    whole = Dim(FOLDED, loop.inner, 1 << (count - 1).bit_length())
+    return [Tile((row,), loop.kept), several, Tile((whole,), loop.kept, stages=3, walkers=1)]
 
 
 def run_cases(cases: Iterable[Case], folder: Path) -> dict[str, list[str]]:

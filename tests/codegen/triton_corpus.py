@@ -49,6 +49,29 @@ return %3
 %6 = call aten.mul.Tensor(%5, %1): bf16[5, 260]
 return %6
 """,
+    "divided_by_one": """\
+%0 = input "x": f32[5, 260]
+%1 = call aten.abs.default(%0): f32[5, 260]
+%2 = call aten.amax.default(%1, [1], true): f32[5, 1]
+%3 = call aten.div.Tensor(%2, 127): f32[5, 1]
+%4 = call aten.div.Tensor(%0, %3): f32[5, 260]
+%5 = call aten.round.default(%4): f32[5, 260]
+%6 = call aten._to_copy.default(%5, dtype=dtype:i8): i8[5, 260]
+%7 = call aten.div.Tensor(%0, -0.3): f32[5, 260]
+return %4, %6, %7
+""",
+    "groups_of_channels": """\
+%0 = input "x": bf16[6, 3, 128]
+%1 = input "w": bf16[6]
+%2 = call aten._to_copy.default(%0, dtype=dtype:f32): f32[6, 3, 128]
+%3 = call aten.view.default(%2, [2, 9, 128]): f32[2, 9, 128]
+%4 = call aten.mean.dim(%3, [1, 2], true): f32[2, 1, 1]
+%5 = call aten.sub.Tensor(%3, %4): f32[2, 9, 128]
+%6 = call aten.view.default(%5, [6, 3, 128]): f32[6, 3, 128]
+%7 = call aten.view.default(%1, [6, 1, 1]): bf16[6, 1, 1]
+%8 = call aten.mul.Tensor(%6, %7): f32[6, 3, 128]
+return %8
+""",
     "extremes": """\
 %0 = input "x": f32[5, 300]
 %1 = call aten.argmax.default(%0, 1): i64[5]
@@ -79,6 +102,25 @@ return
 return %1
 """,
 }
+
+# Rows of sizes from 2⁻⁶⁰ to 2⁶⁰, zeros and infinities, each row by one number of either sign.
+QUOTIENTS = """\
+%0 = input "x": f32[64, 300]
+%1 = input "size": f32[64, 300]
+%2 = input "by": f32[64, 1]
+%3 = call aten.mul.Tensor(%1, 15.0): f32[64, 300]
+%4 = call aten.round.default(%3): f32[64, 300]
+%5 = call aten.exp2.default(%4): f32[64, 300]
+%6 = call aten.mul.Tensor(%0, %5): f32[64, 300]
+%7 = call aten.gt.Scalar(%1, 2.0): bool[64, 300]
+%8 = call aten.masked_fill.Scalar(%6, %7, -0.0): f32[64, 300]
+%9 = call aten.lt.Scalar(%1, -2.0): bool[64, 300]
+%10 = call aten.masked_fill.Scalar(%8, %9, -inf): f32[64, 300]
+%11 = call aten.div.Tensor(%10, %2): f32[64, 300]
+%12 = call aten.div.Tensor(%10, 3.3): f32[64, 300]
+%13 = call aten.amax.default(%12, [1]): f32[64]
+return %11, %12, %13
+"""
 
 # Axes of no points: there may be no memory to load from.
 EMPTY = {

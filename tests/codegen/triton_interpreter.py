@@ -280,6 +280,7 @@ def check(
     times: int,
     host: bool,
     asserts: bool,
+    equal: bool,
 ) -> list[str]:
     """What is wrong with the variants of a graph's kernels."""
     graph = parse_graph(text)
@@ -307,6 +308,8 @@ def check(
             zip([*got, *mine], [*want, *theirs], [*exact, *wide], strict=True)
         ):
             wrong = difference(a, b, c)
+            if equal and not torch.equal(a.view(torch.int32), b.view(torch.int32)):
+                wrong = f"{int((a.view(torch.int32) != b.view(torch.int32)).sum())} bits differ"
             if wrong:
                 found.append(f"variant {pick}, result {i}: {wrong}")
     return found
