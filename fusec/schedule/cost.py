@@ -42,7 +42,9 @@ class Splits:
     column_programs: int  # programs wanted of a fold over columns alone; 0: columns decides
     chunk_rows: int  # fewest rows of a chunk
     ragged: bool  # whether chunks of unequal size are worth their guards
-    centred: bool  # whether a variance's chunks are about means of their own
+    centred: (
+        bool  # whether chunks of a variance or a softmax are about means or maxima of their own
+    )
 
 
 @dataclass(frozen=True, slots=True)

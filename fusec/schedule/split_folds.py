@@ -16,6 +16,12 @@ A variance folds ``v`` and then ``v - m`` and its square. Where a chunk of the f
     sum (v - m)²  = sum[c] (q[c] + (2·d[c] + n·e)·e), q[c] = sum (v - a)²
 
 (T. F. Chan, G. H. Golub and R. J. LeVeque, 1979): one kernel reads ``v`` once for all three.
+
+A softmax folds ``m = max(v)`` and then ``exp(v - m)``. Chunks of the sum are about the maximum
+``p[c]`` of their own (M. Milakov and N. Gimelshein, "Online normalizer calculation for softmax",
+2018):
+
+    sum exp(v - m) = sum[c] q[c] · exp(p[c] - m),     q[c] = sum exp(v - p[c])
 """
 
 from __future__ import annotations
@@ -60,22 +66,45 @@ def split_folds(program: LoopProgram, machine: Machine = CPU) -> LoopProgram:
     steps: list[Step] = []
     crossed = _row_folds(program)
     contiguous = _contiguous_dimensions(program)
-    cuts: dict[_Fold, tuple[_Cut, int]] = {}  # sums in equal chunks, and their chunks' buffers
+    # Sums in equal chunks, and maxima, with their chunks' buffers.
+    cuts: dict[_Fold, tuple[_Cut, int]] = {}
+    pointwise = _pointwise(program)
     for step in program.steps:
         if isinstance(step, Compute) and step.reduction is not None:
             fold = step.reduction
-            pair = _about_means(step, fold, cuts, buffers) if machine.splits.centred else None
+            pair = None
+            if machine.splits.centred:
+                pair = _about_means(step, fold, cuts, buffers)
+                pair = pair or _about_maxima(step, fold, cuts, pointwise, buffers)
             if pair is None:
                 last = _contiguous(step, fold.order, contiguous)
                 cut = _cut(step, fold, machine, crossed, last in step.axes)
                 pair = None if cut is None else _split(step, fold, cut, buffers)
-                if pair is not None and cut is not None and fold.op == "sum" and not cut.ragged:
+                if pair is not None and cut is not None and _is_kept(fold, cut):
                     cuts[step.value, step.axes, fold] = cut, pair[0].output
             if pair is not None:
                 steps += pair
                 continue
         steps.append(step)
     return replace(program, buffers=tuple(buffers), steps=tuple(steps))
+
+
+def _pointwise(program: LoopProgram) -> dict[int, Compute]:
+    """What is computed point by point of memory that keeps its content, by buffer."""
+    changed = {b.base for b in program.buffers if b.kind == "alias"}
+    return {
+        step.output: step
+        for step in program.steps
+        if isinstance(step, Compute)
+        and step.reduction is None
+        and not step.scatters
+        and changed.isdisjoint(load.buffer for load in lp.loads(step.value))
+    }
+
+
+def _is_kept(fold: Reduction, cut: _Cut) -> bool:
+    """Whether other folds may be about the results of these chunks."""
+    return fold.op == "max" or (fold.op == "sum" and not cut.ragged)
 
 
 def _row_folds(program: LoopProgram) -> set[tuple[float, float]]:
@@ -138,6 +167,56 @@ def _about_means(
     else:
         cuts[off, step.axes, fold] = cut, first.output
     return first, replace(last, value=lp.op("add", compute, last.value, moved))
+
+
+def _about_maxima(
+    step: Compute,
+    fold: Reduction,
+    cuts: dict[_Fold, tuple[_Cut, int]],
+    pointwise: dict[int, Compute],
+    buffers: list[Buffer],
+) -> tuple[Compute, Compute] | None:
+    """The sum of ``exp(v - m)`` in chunks like those of the maximum of ``v``, each about its own;
+    None for another fold."""
+    value = _written_out(step.value, pointwise)
+    if fold.op != "sum" or not isinstance(value, Op) or value.name != "exp":
+        return None
+    off = value.args[0]
+    if not isinstance(off, Op) or off.name != "sub" or off.dtype not in ("f32", "f64"):
+        return None
+    v, m = off.args
+    found = cuts.get((v, step.axes, replace(fold, op="max")))
+    if found is None or any(a in fold.axes for load in lp.loads(m) for a in _symbols(load)):
+        return None
+    cut, maxima = found
+    compute = off.dtype
+    first, last = _split(replace(step, value=value), fold, cut, buffers)
+    guards = first.value.args if cut.ragged and isinstance(first.value, Op) else ()
+    inner = guards[1] if guards else first.value
+    assert isinstance(inner, Op)
+    (near,) = inner.args
+    assert isinstance(near, Op)
+    top = lp.load(maxima, compute, first.axes)
+    # Of a chunk of nothing but -inf nothing is taken off: its powers are 0, not NaN.
+    lowest = lp.op("eq", "bool", top, lp.const(float("-inf"), compute))
+    base = lp.op("where", compute, lowest, lp.const(0, compute), top)
+    power = lp.op("exp", compute, lp.op("sub", compute, near.args[0], base))
+    if guards:
+        power = lp.op("where", compute, guards[0], power, guards[2])
+    assert isinstance(last.value, Load)
+    moved = lp.op("sub", compute, lp.load(maxima, compute, last.value.index), m)
+    value = lp.op("mul", compute, last.value, lp.op("exp", compute, moved))
+    return replace(first, value=power), replace(last, value=value)
+
+
+def _written_out(value: Scalar, pointwise: dict[int, Compute]) -> Scalar:
+    """For a loaded value that a step before computes point by point: what it computes."""
+    if not isinstance(value, Load) or value.indirect or value.guard is not None:
+        return value
+    maker = pointwise.get(value.buffer)
+    if maker is None or maker.value.dtype != value.dtype:
+        return value
+    return lp.reindex(maker.value, dict(zip(maker.axes, value.index, strict=True)))
 
 
 def _split(

@@ -77,5 +77,6 @@ def test_models_train_as_in_eager(name: str) -> None:
     for mine, theirs, right in zip(ours, eager, truth, strict=True):
         error = (mine.double() - right).norm().item()
         of_eager = (theirs.double() - right).norm().item()
-        rounding = 4 * torch.finfo(mine.dtype).eps * right.norm().item()
+        # Of sums over a batch and layers, in an order that the tuned kernels choose.
+        rounding = 8 * torch.finfo(mine.dtype).eps * right.norm().item()
         assert error <= max(2 * of_eager, rounding)

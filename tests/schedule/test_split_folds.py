@@ -204,3 +204,50 @@ def test_a_variance_of_equal_values_is_none(name: str) -> None:
     assert (variance >= 0).all()
     assert (variance <= 1e-16).all()
     torch.testing.assert_close(mean, torch.full_like(mean, 0.1))
+
+
+def _softmax(rows: int, width: int) -> str:
+    at, one = f"f32[{rows}, {width}]", f"f32[{rows}, 1]"
+    return f"""\
+%0 = input "x": {at}
+%1 = call aten.amax.default(%0, [1], true): {one}
+%2 = call aten.sub.Tensor(%0, %1): {at}
+%3 = call aten.exp.default(%2): {at}
+%4 = call aten.sum.dim_IntList(%3, [1], true): {one}
+%5 = call aten.div.Tensor(%3, %4): {at}
+%6 = call aten.log.default(%4): {one}
+%7 = call aten.sub.Tensor(%2, %6): {at}
+return %5, %7
+"""
+
+
+@pytest.mark.parametrize("width", [65536, 50257])
+def test_a_gpu_reads_few_long_rows_twice_for_a_softmax(width: int) -> None:
+    text = _softmax(3, width)
+    found = schedule(split_folds(dissolved(text), GPU), machine=GPU)
+    verify_schedule(found)
+    assert len(found.groups) == 3
+    reads = [
+        any(load.buffer == 0 for m in g.members for load in lp.loads(found.program.steps[m].value))
+        for g in found.groups
+    ]
+    assert sum(reads) == 2
+
+
+@pytest.mark.parametrize("width", [65536, 50257])
+def test_softmax_of_chunks_is_right(width: int) -> None:
+    text = _softmax(5, width)
+    graph = parse_graph(text)
+    x = torch.randn(5, width) * 8
+    x[1, : width // 2] = float("-inf")  # whole chunks of it
+    x[2, 7] = 1e4
+    x[3] = float("-inf")
+    x[4, 9] = float("nan")
+    got = _run(split_folds(dissolved(text), GPU), GPU, [x])
+    eager, right = EagerProgram(graph)([x]), EagerProgram(graph)([x.double()])
+    for mine, theirs, true in zip(got, eager, right, strict=True):
+        assert torch.equal(mine.isnan(), theirs.isnan())
+        known = true.isfinite()
+        assert torch.equal(mine[~known & ~true.isnan()], theirs[~known & ~true.isnan()])
+        error, of_eager = ((v - true)[known].abs().max() for v in (mine, theirs))
+        assert error <= 2 * of_eager + torch.finfo(torch.float32).eps
