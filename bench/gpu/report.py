@@ -41,7 +41,10 @@ def markdown(result: dict[str, Any]) -> str:
 
 def _row(name: str, case: dict[str, Any], sides: list[str], result: dict[str, Any]) -> str:
     measured = {s: m for s, m in case["sides"].items() if isinstance(m, dict)}
-    cells = [f"{measured[s]['ms']:.3f}" if s in measured else "failed" for s in sides]
+    cells = [
+        f"{measured[s]['ms']:.3f}" if s in measured else "failed" if s in case["sides"] else ""
+        for s in sides
+    ]
     ours = [m for s, m in measured.items() if s.startswith("fusec")]
     peers = [m for s, m in measured.items() if s in _PEERS]
     if not ours or not peers:
