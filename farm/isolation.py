@@ -13,28 +13,21 @@ import atexit
 import functools
 import logging
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from farm.pool import Task, TaskFailed
 from farm.retry import ErrorKind
-from farm.workers import BUILD, built_singly, single_builds
+from farm.workers import BUILD, LOSSES, built_singly, single_builds
 from fusec.child.offline import Network
 from fusec.child.pool import Children
-from fusec.errors import ChildLost, Loss
+from fusec.errors import ChildLost
 
 log = logging.getLogger("fusec.farm")
 
 PROGRAM: Final = "farm.isolated_worker"
 # What the compilers are told by the environment: which C compiler, which GPU is this worker's.
 PASSED_ON: Final = ("CC", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-KINDS: Final[Mapping[Loss, ErrorKind]] = {
-    Loss.START: ErrorKind.WORKER_LOST,  # this node's fault, not the task's
-    Loss.CRASH: ErrorKind.CRASHED,
-    Loss.TIME: ErrorKind.TIMEOUT,
-    Loss.MEMORY: ErrorKind.OUT_OF_MEMORY,
-}
 # After these a child is not what it was.
 _SPOILT: Final = frozenset((ErrorKind.OUT_OF_MEMORY.value, ErrorKind.INTERNAL.value))
 _OUTPUT_CHARACTERS: Final = 600
@@ -77,7 +70,7 @@ class Isolated:
                 if answer.get("kind") in _SPOILT:
                     child.close()
         except ChildLost as error:
-            raise TaskFailed(KINDS[error.loss], _told(task, error)) from error
+            raise TaskFailed(LOSSES[error.loss], _told(task, error)) from error
         if "result" in answer:
             return bytes(answer["result"])
         raise TaskFailed(ErrorKind(answer["kind"]), str(answer["message"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Final
 
 import ray
 from ray import exceptions as raised
-from ray.util.scheduling_strategies import NodeLabelSchedulingStrategy, NotIn
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from farm.devices import CPU, detected, is_gpu_class, ray_resources
 from farm.pool import Pool, Runner, Task, TaskFailed, as_failure, pool_closed, settle
@@ -20,8 +21,7 @@ from farm.retry import ErrorKind
 
 log = logging.getLogger("fusec.farm")
 
-RESOURCES_KNOWN_S: Final = 5.0
-NODE_LABEL: Final = "ray.io/node-id"
+NODES_KNOWN_S: Final = 2.0
 
 _LOST = (
     raised.WorkerCrashedError,
@@ -52,7 +52,7 @@ class RayPool:
         self._lock = threading.Lock()
         self._open: dict[Future[bytes], ray.ObjectRef[bytes] | None] = {}  # None: not started yet
         self._closed = threading.Event()
-        self._resources: dict[str, float] = dict(ray.cluster_resources())
+        self._nodes = _nodes()
         # Ray is called from here alone: not from the caller's event loop, since a call may wait for
         # a head that is away, and not from the thread that tells of results, which must not wait.
         self._calls = ThreadPoolExecutor(1, thread_name_prefix="farm-ray")
@@ -64,15 +64,16 @@ class RayPool:
         return self.workers_of(CPU)
 
     def workers_of(self, needs: str) -> int:
-        """See `Pool`. At most RESOURCES_KNOWN_S old: nodes come and go."""
+        """See `Pool`. At most NODES_KNOWN_S old: nodes come and go."""
         if self._closed.is_set():
             return 0
-        return int(self._resources.get("CPU" if needs == CPU else needs, 0))
+        name = _resource(needs)
+        return int(sum(offers.get(name, 0) for offers in self._nodes.values()))
 
     def gpu_classes(self) -> tuple[str, ...]:
         """See `Pool`."""
-        known = self._resources.items()
-        return tuple(sorted(name for name, n in known if n and is_gpu_class(name)))
+        names = {name for offers in self._nodes.values() for name, n in offers.items() if n}
+        return tuple(sorted(name for name in names if is_gpu_class(name)))
 
     def submit(self, task: Task) -> Future[bytes]:
         """See `Pool`."""
@@ -113,7 +114,7 @@ class RayPool:
         if future.done():  # cancelled meanwhile
             self._forget(future)
             return
-        options = {"name": task.label or task.kind, **_resources(task), **_elsewhere(task)}
+        options = {"name": task.label or task.kind, **_resources(task), **self._elsewhere(task)}
         try:
             ref = self._task.options(**options).remote(self._run, task)
         except (raised.RayError, OSError, RuntimeError) as error:
@@ -126,6 +127,19 @@ class RayPool:
         if future.done():
             ray.cancel(ref)
 
+    def _elsewhere(self, task: Task) -> dict[str, object]:
+        """Sends a task to a node on which it has not failed, if there is one."""
+        if not task.avoid:
+            return {}
+        name, known = _resource(task.needs), self._nodes
+        others = [node for node in known if node not in task.avoid and known[node].get(name)]
+        if not others:
+            return {}
+        # Soft: a node that is lost meanwhile does not keep the task. (A soft label that is not to
+        # be met is passed over by Ray 2.60 even where others are.)
+        chosen = NodeAffinitySchedulingStrategy(random.choice(others), soft=True)
+        return {"scheduling_strategy": chosen}
+
     def _ended(self, future: Future[bytes], result: Future[bytes]) -> None:
         self._forget(future)
         error = result.exception()
@@ -137,11 +151,21 @@ class RayPool:
 
     def _watch(self) -> None:
         """Keep up with the nodes that come and go."""
-        while not self._closed.wait(RESOURCES_KNOWN_S):
+        while not self._closed.wait(NODES_KNOWN_S):
             try:
-                self._resources = dict(ray.cluster_resources())
+                self._nodes = _nodes()
             except raised.RayError as error:
                 log.warning("Ray does not answer: %s", error, extra={"action": "ray"})
+
+
+def _nodes() -> dict[str, dict[str, float]]:
+    """What each node that is alive offers, by its name."""
+    return {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+
+
+def _resource(needs: str) -> str:
+    """Ray's name of what a class of worker has one of for each task."""
+    return "CPU" if needs == CPU else needs
 
 
 def _connect(address: str, workers: int) -> None:
@@ -169,14 +193,6 @@ def _resources(task: Task) -> dict[str, object]:
     if task.needs == CPU:
         return {"num_cpus": 1}
     return {"num_cpus": 0, "num_gpus": 1, "resources": {task.needs: 1}}
-
-
-def _elsewhere(task: Task) -> dict[str, object]:
-    """Keeps a task from the nodes on which it has failed, if there are others."""
-    if not task.avoid:
-        return {}
-    others = NotIn(*sorted(task.avoid))
-    return {"scheduling_strategy": NodeLabelSchedulingStrategy({}, soft={NODE_LABEL: others})}
 
 
 def _execute(run: Runner, task: Task) -> bytes:

@@ -48,7 +48,8 @@ RULES: Final[Mapping[ErrorKind, Rule]] = {
     ErrorKind.TIMEOUT: Rule(2, 0.0, True, 600.0),
     ErrorKind.OUT_OF_MEMORY: Rule(2, 1.0, True, 600.0),
     ErrorKind.CRASHED: Rule(2, 0.2, True, 600.0),
-    ErrorKind.WORKER_LOST: Rule(3, 0.5, True, 15.0),
+    # Longer in all than a cluster takes to notice that a node is gone (`farm.ray_settings`).
+    ErrorKind.WORKER_LOST: Rule(3, 2.0, True, 15.0),
     ErrorKind.OTHER_RELEASE: Rule(3, 0.1, False, 15.0),
     ErrorKind.STORE_UNREACHABLE: Rule(3, 1.0, False, 0.0),
     ErrorKind.STORE_REFUSED: Rule(1, 0.0, False, 15.0),

@@ -16,7 +16,16 @@ from cache.protocol import Value, fields, pack, unpack
 from farm.pool import Task, TaskFailed
 from farm.retry import ErrorKind
 from fusec.artifact.fingerprint import Fingerprint, graph_fingerprint, toolchain
-from fusec.errors import ArtifactError, CompilerError, FusecError, OptionsError, WireError
+from fusec.errors import (
+    ArtifactError,
+    ChildLost,
+    CompilerError,
+    CompilerLost,
+    FusecError,
+    Loss,
+    OptionsError,
+    WireError,
+)
 from fusec.options import Options, Target
 from fusec.remote.protocol import MAX_SUBMIT, FarmJob, options_from_wire, options_to_wire
 from fusec.trace import STAGES, Lap, Recorder
@@ -133,6 +142,13 @@ class FusecStages:
         assert callable(compile_local)
 
 
+LOSSES: Final[Mapping[Loss, ErrorKind]] = {
+    Loss.START: ErrorKind.WORKER_LOST,  # this node's fault, not the task's
+    Loss.CRASH: ErrorKind.CRASHED,
+    Loss.TIME: ErrorKind.TIMEOUT,
+    Loss.MEMORY: ErrorKind.OUT_OF_MEMORY,
+}
+
 Built = Mapping[str, bytes | TaskFailed]
 """What became of each kernel of a batch, by digest."""
 
@@ -198,6 +214,8 @@ def run(task: Task, stages: Stages | None = None) -> bytes:
 
 def kind_of(error: FusecError | CacheError) -> ErrorKind:
     """The kind of failure that an error of a stage stands for."""
+    if isinstance(error, (ChildLost, CompilerLost)):
+        return LOSSES[error.loss]
     if isinstance(error, CompilerError):
         return ErrorKind.COMPILE_ERROR
     if isinstance(error, (ArtifactError, OptionsError, CacheError)):

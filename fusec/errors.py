@@ -9,7 +9,8 @@
     │   ├── LoweringError     an operation could not be turned into loops
     │   ├── ScheduleError     the groups found are not a legal schedule
     │   ├── CodegenError      no source could be written for a group
-    │   └── CompileError      a kernel's compiler failed, ran out of time or is not there
+    │   └── CompileError      a kernel's compiler failed, or is not there
+    │       └── CompilerLost      it came to no end: killed, crashed, out of time or memory
     ├── ArtifactError         an artifact's bytes do not say what they should
     │   ├── WireError         a graph, plan or program does not decode within its bounds
     │   └── LoadError         the artifact is whole, but this process cannot load it
@@ -136,6 +137,31 @@ class CompileError(CompilerError):
         return f"{text}\n{self.output}" if self.output else text
 
 
+class Loss(StrEnum):
+    """How a child process, or a compiler, was lost."""
+
+    START = "start"  # it did not begin
+    CRASH = "crash"  # a signal, an error that nothing caught
+    TIME = "time"  # more of the clock or of a processor than it was given
+    MEMORY = "memory"
+
+
+class CompilerLost(CompileError):
+    """A kernel's compiler came to no end; another try may do better. loss: in which way."""
+
+    def __init__(
+        self,
+        message: str,
+        loss: Loss,
+        *,
+        where: str | None = None,
+        hint: str | None = None,
+        output: str = "",
+    ) -> None:
+        super().__init__(message, where=where, hint=hint, output=output)
+        self.loss = loss
+
+
 class ArtifactError(FusecError):
     """An artifact's bytes do not say what they should."""
 
@@ -146,15 +172,6 @@ class WireError(ArtifactError):
 
 class LoadError(ArtifactError):
     """The artifact is whole, but this process cannot load it."""
-
-
-class Loss(StrEnum):
-    """How a child process was lost."""
-
-    START = "start"  # it did not begin
-    CRASH = "crash"  # a signal, an error that nothing caught
-    TIME = "time"  # more of the clock or of a processor than it was given
-    MEMORY = "memory"
 
 
 class ChildLost(FusecError):

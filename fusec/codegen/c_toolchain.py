@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from fusec.errors import CompileError
+from fusec.errors import CompileError, CompilerLost, Loss
 
 _MEMORY_BYTES: Final = 4 << 30
 _OUTPUT_CHARACTERS: Final = 4000
@@ -136,6 +136,7 @@ def compile_shared(source: str, isa: str, timeout_s: float) -> bytes:
         code, output = _run(command, folder, timeout_s)
         binary = Path(folder, "kernel.so")
         if code != 0 or not binary.is_file():
+            _check_lost(code, output, found.path)
             raise CompileError(
                 f"the C compiler failed with status {code}",
                 where=_where(source, output),
@@ -173,8 +174,9 @@ def _run(command: list[str], folder: str, timeout_s: float) -> tuple[int, str]:
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
-        raise CompileError(
+        raise CompilerLost(
             f"the C compiler ran longer than {timeout_s:g} s",
+            Loss.TIME,
             where=command[0],
             hint="raise the time limit, or report the graph",
         ) from None
@@ -183,6 +185,23 @@ def _run(command: list[str], folder: str, timeout_s: float) -> tuple[int, str]:
         child.wait()
         raise
     return child.returncode, output.decode("utf-8", errors="replace")
+
+
+def _check_lost(code: int, output: str, path: str) -> None:
+    """Raise CompilerLost where it is no verdict on the source: it, or a pass of it, was killed."""
+    killed = code == -signal.SIGKILL or "Killed signal terminated" in output
+    if killed or re.search(r"virtual memory exhausted|out of memory allocating", output):
+        loss = Loss.MEMORY  # who kills a compiler is the kernel, most likely, to have its memory
+    elif code < 0 or "signal terminated program" in output:
+        loss = Loss.CRASH
+    else:
+        return
+    raise CompilerLost(
+        f"the C compiler was lost (status {code})",
+        loss,
+        where=path,
+        output=output[:_OUTPUT_CHARACTERS],
+    )
 
 
 def _limit(pid: int) -> None:

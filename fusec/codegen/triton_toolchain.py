@@ -20,7 +20,7 @@ from fusec.child.pool import Children
 from fusec.codegen.gpu_binary import GpuBinary
 from fusec.codegen.gpu_source import GpuSource
 from fusec.codegen.gpu_usage import read_usage
-from fusec.errors import ChildLost, CompileError
+from fusec.errors import ChildLost, CompileError, CompilerLost
 
 ISAS: Final = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942")
 _MEMORY_BYTES: Final = 6 << 30
@@ -128,14 +128,15 @@ class Compilers:
         )
 
     def request(self, body: dict[str, object], timeout_s: float, where: str) -> dict[str, Any]:
-        """One compile in a child. Raises CompileError when the child was lost over it."""
+        """One compile in a child. Raises CompilerLost when the child was lost over it."""
         compiler_version()  # tells what is missing
         try:
             with self.children.lend() as child:
                 answer: dict[str, Any] = child.request(body, timeout_s)
         except ChildLost as error:
-            raise CompileError(
+            raise CompilerLost(
                 f"Triton's compiler was lost: {error.message}",
+                error.loss,
                 where=where,
                 hint="raise the time limit, or report the kernel",
                 output=error.output,

@@ -9,7 +9,7 @@ import pytest
 from fusec.codegen import c_toolchain
 from fusec.codegen.c_prelude import closure, dependencies, externs, prelude, registry
 from fusec.codegen.c_shape import ISAS, Shape
-from fusec.errors import CodegenError, CompileError
+from fusec.errors import CodegenError, CompileError, CompilerLost, Loss
 
 V3 = (
     "fpu sse sse2 ssse3 pni sse4_1 sse4_2 popcnt cx16 lahf_lm avx avx2 bmi1 bmi2 f16c fma abm "
@@ -137,3 +137,26 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
     with pytest.raises(CompileError, match="no-such-compiler"):
         c_toolchain.compiler()
+
+
+@pytest.mark.parametrize(
+    ("does", "loss"),
+    [
+        ("kill -9 $$", Loss.MEMORY),
+        ("echo 'gcc: fatal error: Killed signal terminated program cc1'; exit 1", Loss.MEMORY),
+        ("echo 'cc1: out of memory allocating 65536 bytes'; exit 1", Loss.MEMORY),
+        ("kill -11 $$", Loss.CRASH),
+        ("echo 'cc: fatal error: Segmentation fault signal terminated program cc1'; exit 1",
+         Loss.CRASH),
+    ],
+)  # fmt: skip
+def test_a_compiler_that_is_killed_is_no_verdict_on_the_source(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, does: str, loss: Loss
+) -> None:
+    script = tmp_path / "lostcc"
+    script.write_text(f'#!/bin/sh\ncase "$1" in --version) echo lost 1;; *) {does};; esac\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("CC", str(script))
+    with pytest.raises(CompilerLost) as caught:
+        c_toolchain.compile_shared("int x;", "x86-64-v2", 30)
+    assert caught.value.loss is loss

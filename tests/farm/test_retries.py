@@ -109,7 +109,7 @@ class Retries(RuleBasedStateMachine):
         self.builds = KernelBuilds(attempts, self._publish, metrics, clock=lambda: self.now)
 
     async def _sleep(self, seconds: float) -> None:
-        assert 0.0 <= seconds <= 4.0
+        assert 0.0 <= seconds <= 8.0
         sleeper = Sleeper(self.now + seconds, asyncio.Event())
         self.sleepers.append(sleeper)
         await sleeper.woken.wait()

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.ray_settings import HEAD_SETTINGS
 from farm.retry import RULES, Again, ErrorKind, GiveUp, Rule, decide
 
 KINDS = st.sampled_from(ErrorKind)
@@ -26,7 +27,7 @@ def test_the_table_is_complete() -> None:
         (ErrorKind.OUT_OF_MEMORY, Rule(2, 1.0, True, 600.0)),
         (ErrorKind.INTERNAL, Rule(2, 0.2, True, 60.0)),
         # The node's fault.
-        (ErrorKind.WORKER_LOST, Rule(3, 0.5, True, 15.0)),
+        (ErrorKind.WORKER_LOST, Rule(3, 2.0, True, 15.0)),
         (ErrorKind.OTHER_RELEASE, Rule(3, 0.1, False, 15.0)),
         # The store's.
         (ErrorKind.STORE_UNREACHABLE, Rule(3, 1.0, False, 0.0)),
@@ -51,5 +52,14 @@ def test_attempts_are_bounded_and_delays_grow(kind: ErrorKind, first: float, sec
     verdicts = [decide(kind, n, spread) for n, spread in ((1, first), (2, second), (3, 0.0))]
     assert isinstance(verdicts[2], GiveUp), "three attempts at most"
     delays = [v.delay_s for v in verdicts if isinstance(v, Again)]
-    assert all(0.0 <= delay <= 4.0 for delay in delays)
+    assert all(0.0 <= delay <= 8.0 for delay in delays)
     assert delays == sorted(delays), "whatever is drawn, a later delay is no shorter"
+
+
+def test_a_lost_node_is_noticed_before_the_last_attempt() -> None:
+    rule = RULES[ErrorKind.WORKER_LOST]
+    waited_s = sum(rule.delay_s * 2**n for n in range(rule.attempts - 1))
+    silence_ms = HEAD_SETTINGS["health_check_period_ms"] * (
+        HEAD_SETTINGS["health_check_failure_threshold"] + 1
+    )
+    assert waited_s > silence_ms / 1000
