@@ -14,7 +14,7 @@ ARGS   ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv test test-extended lint format docs demo loadtest clean
+.PHONY: help venv test test-extended lint format docs k8s demo loadtest clean
 
 help:
 	@echo "make demo [ARGS='--model llama --store s3']   cold and warm compile through a farm"
@@ -54,6 +54,12 @@ format: venv
 
 docs: venv
 	$(BIN)/python -m deploy.observability.metrics_doc
+	$(BIN)/python -m deploy.values_doc
+
+# k8s/base from the Helm chart, and what the cache image installs from pyproject.toml.
+k8s: venv
+	$(BIN)/python k8s/generate.py
+	$(BIN)/python deploy/docker/requirements.py
 
 # Five minutes of load on a real S3 server, service and farm; LOAD holds the report.
 LOAD ?= build/loadtest

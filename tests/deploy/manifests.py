@@ -1,5 +1,6 @@
 """What helm and kubectl render, as values: documents, pods, containers and their environment."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,32 +90,43 @@ def environment(
     Raises KeyError for a reference that leads nowhere.
     """
     secrets = of_kind(documents, "Secret")
-    mounted = _mount(found, root)
-    values = {}
+    mounted = _mount(found, documents, root)
+    values: dict[str, str] = {}
     for variable in found.container.get("env", []):
-        if "value" in variable:
-            value = variable["value"]
-            values[variable["name"]] = str(mounted.get(value, value))
-            continue
-        reference = variable["valueFrom"]["secretKeyRef"]
-        name, key = reference["name"], reference["key"]
-        held = secrets.get(name, {}).get("stringData", {})
-        values[variable["name"]] = held[key] if key in held else given[f"{name}/{key}"]
+        name, source = variable["name"], variable.get("valueFrom", {})
+        if reference := source.get("secretKeyRef"):
+            held = secrets.get(reference["name"], {}).get("stringData", {})
+            key = reference["key"]
+            values[name] = held[key] if key in held else given[f"{reference['name']}/{key}"]
+        elif source:
+            values[name] = {"status.podIP": "10.0.0.9"}[source["fieldRef"]["fieldPath"]]
+        else:
+            value = re.sub(r"\$\((\w+)\)", lambda match: values[match[1]], variable["value"])
+            values[name] = str(mounted.get(value, value))
     return values
 
 
-def _mount(found: Program, root: Path) -> dict[str, Path]:
-    """What is mounted as files, by the path that the container sees, as files under `root`."""
-    items = {
-        volume["name"]: source["items"]
-        for volume in found.pod.spec["volumes"]
-        if (source := volume.get("secret") or volume.get("configMap"))
-    }
+def _mount(found: Program, documents: list[Document], root: Path) -> dict[str, Path]:
+    """What is mounted as files, by the path that the container sees, as files under `root`.
+
+    They hold what the documents say, and nothing where none of them does.
+    """
+    secrets, maps = of_kind(documents, "Secret"), of_kind(documents, "ConfigMap")
+    sources = {}
+    for volume in found.pod.spec["volumes"]:
+        if secret := volume.get("secret"):
+            held = secrets.get(secret["secretName"], {}).get("stringData", {})
+            sources[volume["name"]] = (secret["items"], held)
+        elif config := volume.get("configMap"):
+            held = maps.get(config["name"], {}).get("data", {})
+            sources[volume["name"]] = (config["items"], held)
     made = {}
     for mount in found.container["volumeMounts"]:
-        for item in items.get(mount["name"], ()):
+        items, held = sources.get(mount["name"], ((), {}))
+        for item in items:
             path = f"{mount['mountPath']}/{item['path']}"
             made[path] = root / path.lstrip("/")
             made[path].parent.mkdir(parents=True, exist_ok=True)
-            made[path].touch()
+            made[path].write_text(held.get(item["key"], ""))
+            made[path].chmod(0o600)
     return made

@@ -9,7 +9,7 @@ import pytest
 from cache.auth import allows, role_of
 from cache.config import ServiceConfig
 from farm.config import FarmConfig
-from tests.deploy.manifests import environment, load, program
+from tests.deploy.manifests import environment, load, of_kind, program
 from tests.deploy.test_chart import KEYS, VALUES
 from tests.deploy.tools import CHART, template
 
@@ -51,6 +51,7 @@ def test_the_gateway_starts_with_what_it_is_given(documents, read):
     assert config.cache_url == "http://fusec-cache.fusec.svc:8700"
     assert config.signing_key
     assert config.trusted_keys
+    assert config.address() == "http://10.0.0.9:8701", "no other pod knows its host name"
 
 
 def test_the_collector_has_the_services_store_and_rules(read):
@@ -72,7 +73,11 @@ def test_a_store_on_a_volume_is_collected_by_the_service(read):
 
 
 def test_tls_inside_the_cluster(read):
-    sets = ("cache.tls.secret=cache-tls", "farm.gateway.tls.secret=gateway-tls")
+    sets = (
+        "cache.tls.secret=cache-tls",
+        "farm.gateway.tls.secret=gateway-tls",
+        "farm.gateway.replicas=1",
+    )
     documents = load(template(CHART / "values-s3-in-cluster.yaml", sets=sets))
     service = ServiceConfig.load(read(documents, "Deployment/fusec-cache", "cache"))
     gateway = FarmConfig.load(read(documents, "Deployment/fusec-gateway", "gateway"))
@@ -84,6 +89,23 @@ def test_tls_inside_the_cluster(read):
     for where, name in (("cache", "cache"), ("gateway", "gateway")):
         found = program(documents, f"Deployment/fusec-{where}", name).container
         assert found["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+
+
+def test_tracing_is_set_in_both_and_let_through(read):
+    sets = ("tracing.otlpEndpoint=http://collector.observability.svc:4318",)
+    documents = load(template(CHART / "values-laptop.yaml", sets=(*KEYS, *sets)))
+    for where, name, config in (
+        ("cache", "cache", ServiceConfig),
+        ("gateway", "gateway", FarmConfig),
+    ):
+        found = read(documents, f"Deployment/fusec-{where}", name)
+        assert config.load(found).tracing == "otlp"
+        assert found["OTEL_EXPORTER_OTLP_ENDPOINT"].endswith(":4318")
+        policy = of_kind(documents, "NetworkPolicy")[f"fusec-{where}"]
+        open_ports = [
+            port["port"] for rule in policy["spec"]["egress"] for port in rule.get("ports", ())
+        ]
+        assert 4318 in open_ports
 
 
 @pytest.mark.parametrize(

@@ -129,3 +129,18 @@ numbers are floats here: whole ones are written without an exponent. */}}
       name: {{ include "fusec.tokensSecret" (index . 0) | quote }}
       key: {{ index . 2 }}
 {{- end -}}
+
+{{/* Spans: call with (list $ "FUSEC_CACHE_TRACING"). */}}
+{{- define "fusec.tracingEnv" -}}
+{{- with (index . 0).Values.tracing.otlpEndpoint -}}
+- name: {{ index $ 1 }}
+  value: otlp
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ . | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* The port of an address: 443 or 80 where it says none. */}}
+{{- define "fusec.port" -}}
+{{- regexFind ":[0-9]+$" . | trimPrefix ":" | default (ternary "443" "80" (hasPrefix "https:" .)) -}}
+{{- end -}}
