@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu.__main__ import summary
+from bench.gpu.measure import SIDES
 
 _PEERS = ("eager", "inductor", "inductor-max", "inductor-graphs")
 
@@ -16,7 +17,8 @@ def markdown(result: dict[str, Any]) -> str:
     """One row a case: milliseconds of each side, fusec against its best peer, its share of the copy
     ceiling, its peak memory beside the least of the peers', seconds of the first call."""
     about = result["about"]
-    sides = list(dict.fromkeys(s for c in result["cases"].values() for s in c["sides"]))
+    measured = {s for c in result["cases"].values() for s in c["sides"]}
+    sides = [s for s in SIDES if s in measured]
     head = (
         f"{about['gpu']}, torch {about['torch']}, Triton {about['triton']}; a copy moves "
         f"{result['copy_ceiling_tbps']:.2f} TB/s."

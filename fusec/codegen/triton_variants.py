@@ -147,6 +147,7 @@ def _rows(loop: KernelLoop) -> Iterator[Tile]:
                 yield replace(one, warps=warps)
         if early:
             yield replace(one, early=False)
+            yield replace(one, early=False, warps=max(1, guess // 2))
         yield from _walkers(loop, one, rows)
         if width <= 4096 and (rows is None or rows > 1024):
             for x in (2, 4):
@@ -156,7 +157,7 @@ def _rows(loop: KernelLoop) -> Iterator[Tile]:
     if count is None or count > 4096:
         base = _block(loop)
         guesses = [
-            (base, 4, 1), (base, 8, 1), (base // 2, 4, 1), (base // 2, 8, 3), (base // 2, 16, 1),
+            (base, 8, 1), (base, 4, 1), (base // 2, 4, 1), (base // 2, 8, 3), (base // 2, 16, 1),
             (base // 2, 4, 3), (2 * base, 16, 1), (base, 32, 1),
         ]  # fmt: skip
         if rows is not None and rows <= _PROCESSORS:  # each has a processor for itself
