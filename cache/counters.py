@@ -33,6 +33,7 @@ class ClientMetrics(Counters):
     """Counts of a `CacheClient`.
 
     `requests`, `retries`, `errors` (no usable answer), `short_circuits` (refused by the open
-    breaker), `probes`, `recoveries`, `corrupt`, `bytes_in`, `bytes_out`, `redirects` (blobs fetched
-    from S3 by an address that the service gave) and `redirects_failed`.
+    breaker), `probes`, `recoveries`, `corrupt`, `bytes_in`, `bytes_out`, `resumed` (bodies that
+    were cut and of which only the rest was asked for again), `redirects` (blobs fetched from S3 by
+    an address that the service gave) and `redirects_failed`.
     """

@@ -48,6 +48,16 @@ class _Stalled(Exception):
     """A transfer is slower than MIN_RATE for longer than the budget allows."""
 
 
+class _Cut(Exception):
+    """The connection ended in an answer's body. `received`: what had come of it, where the service
+    gives the rest by itself (a range)."""
+
+    def __init__(self, error: httpx.HTTPError, received: bytes) -> None:
+        super().__init__(_describe(error))
+        self.error = error
+        self.received = received
+
+
 class Transport:
     """Exchanges with one service; `headers` go with every request but probes.
 
@@ -116,7 +126,8 @@ class Transport:
 
         Without `timeout` the time is the budget's and a 5xx other than 507 is NotReachable. With
         it, the caller's time applies to the answer (the budget's still to the connection) and any
-        status is returned. Raises TooLarge if the answer is larger than `limit`.
+        status is returned. Of a body that was cut only the rest is asked for, where it can be.
+        Raises TooLarge if the answer is larger than `limit`.
         """
         try:
             self._budget.admit()
@@ -125,16 +136,21 @@ class Transport:
             self._probe_if_due()
             raise
         self._client()  # made before the time that the remote may take begins
+        begun = b""
         for last in (False, True):
             allowed = self._budget.admit()
             started = time.monotonic()
             try:
-                reply = self._once(method, path, body, params, headers, limit, allowed, timeout)
-            except (httpx.HTTPError, _Stalled) as error:
+                rest = {"range": f"bytes={len(begun)}-"} if begun else {}
+                asked, left = {**headers, **rest}, limit - len(begun)
+                reply = self._once(method, path, body, params, asked, left, allowed, timeout)
+            except (httpx.HTTPError, _Cut, _Stalled) as error:
                 reason = _describe(error)
                 self._lost(time.monotonic() - started, f"{method} {self.url}{path}: {reason}")
-                if last or not isinstance(error, _RETRIED) or self._budget.is_open:
+                cause = error.error if isinstance(error, _Cut) else error
+                if last or not isinstance(cause, _RETRIED) or self._budget.is_open:
                     raise NotReachable(f"{self.url}{path}: {reason}") from error
+                begun = error.received if isinstance(error, _Cut) else b""
                 self._metrics.add("retries")
                 continue
             waited = time.monotonic() - started
@@ -143,6 +159,9 @@ class Transport:
                 raise NotReachable(f"{self.url}{path}: {_error_text(reply)}")
             transfer = (len(reply.body) + len(body or b"")) / MIN_RATE
             self._budget.succeeded(0.0 if timeout is not None else max(0.0, waited - transfer))
+            if begun and reply.status == 206:
+                self._metrics.add("resumed")
+                return Reply(200, begun + reply.body)
             return reply
         raise AssertionError("unreachable")
 
@@ -203,16 +222,21 @@ class Transport:
             timeout=limits,
         ) as response:
             expected = response.headers.get("content-length", "")
+            ranges = response.headers.get("accept-ranges") == "bytes" and method == "GET"
             chunks: list[bytes] = []
             received = 0
-            for chunk in response.iter_raw():
-                chunks.append(chunk)
-                received += len(chunk)
-                if received > limit:
-                    raise TooLarge(f"{self.url}{path}: an answer over {limit} bytes")
-                late = time.monotonic() - started > patience + received / MIN_RATE
-                if late and expected != str(received):
-                    raise _Stalled
+            try:
+                for chunk in response.iter_raw():
+                    chunks.append(chunk)
+                    received += len(chunk)
+                    if received > limit:
+                        raise TooLarge(f"{self.url}{path}: an answer over {limit} bytes")
+                    late = time.monotonic() - started > patience + received / MIN_RATE
+                    if late and expected != str(received):
+                        raise _Stalled
+            except httpx.HTTPError as error:
+                kept = ranges and response.status_code == 200
+                raise _Cut(error, b"".join(chunks) if kept else b"") from error
         self._metrics.add("bytes_in", received)
         self._metrics.add("bytes_out", len(body or b""))
         location = response.headers.get("location", "")
@@ -292,6 +316,8 @@ def _error_text(reply: Reply) -> str:
 def _describe(error: Exception) -> str:
     if isinstance(error, _Stalled):
         return f"slower than {MIN_RATE} bytes a second"
+    if isinstance(error, _Cut):
+        return str(error)
     return f"{type(error).__name__} {error}".strip()
 
 

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import IO, Literal
 from urllib.parse import quote
 
-from cache import archive, gc
+from cache import archive, gc, revocation
 from cache.config import ServiceConfig
 from cache.counters import Counters
 from cache.errors import ConfigError
 from cache.gc import MIN_GRACE_S, Collectable, Policy
 from cache.open_store import collected_part, open_store
-from cache.trust import OWN_STORE
+from cache.resign import Resignable, resign
+from cache.signing import SigningKey
+from cache.trust import OWN_STORE, Trust
 from fusec.errors import OptionsError
 from fusec.options import Options
 from fusec.remote.resolve import trust_of
@@ -24,12 +26,14 @@ _HELP = """\
 verify reads every byte of a store. export writes its artifacts to one tar file, import puts them
 into another store: for clusters that no network joins. Import takes what the keys in
 FUSEC_TRUSTED_KEYS have signed; FUSEC_UNSIGNED=1 takes all, for a file that you made yourself.
+resign signs what those keys have signed with a new key, so that an old one can be retired at once.
 """
 _EXAMPLES = """\
 examples:
   fusec cache verify                                         the local store
   fusec cache export artifacts.tar --store file:///var/cache/fusec
   fusec cache import artifacts.tar --store s3://bucket/fusec
+  fusec cache resign --key new.key --store s3://bucket/fusec
   fusec gc --max-bytes 10000000000 --dry-run                 what would go from the local store
 
 The default store is FUSEC_CACHE_DIR. S3 credentials come from the usual AWS_* variables.
@@ -41,7 +45,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     raw = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(
         "cache",
-        help="verify, export or import a store",
+        help="verify, export, import or sign a store anew",
         description=_HELP,
         epilog=_EXAMPLES,
         formatter_class=raw,
@@ -57,6 +61,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
             action.add_argument("file")
         _store_flags(action)
         action.set_defaults(run=run)
+    again = actions.add_parser("resign", help="sign what is trusted with a new key")
+    again.add_argument("--key", type=Path, required=True, metavar="FILE", help="the new key")
+    _store_flags(again)
+    again.set_defaults(run=_resign)
     collect = commands.add_parser(
         "gc",
         help="remove what is old or too much from the local store",
@@ -106,9 +114,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _import(arguments: argparse.Namespace) -> int:
     options = Options.from_env()
-    trust = trust_of(options)
-    if arguments.namespace is not None:
-        trust = replace(trust, namespace=arguments.namespace)
+    trust = _trust(arguments, options)
     if not trust.keys and not trust.unsigned:
         raise OptionsError(
             "no keys to verify the archive with",
@@ -121,6 +127,32 @@ def _import(arguments: argparse.Namespace) -> int:
             source = stack.enter_context(_open_file(arguments.file, "rb"))
         moved = archive.read(store, source, trust if trust.keys else OWN_STORE)
     return _told(moved)
+
+
+def _resign(arguments: argparse.Namespace) -> int:
+    options = Options.from_env()
+    trust = _trust(arguments, options)
+    if not trust.keys:
+        raise OptionsError(
+            "no keys to verify the store with",
+            hint="set FUSEC_TRUSTED_KEYS to the file of the keys that have signed until now",
+        )
+    key = SigningKey.read(arguments.key)
+    believed = replace(trust, keys=(*trust.keys, key.public), unsigned=False)
+    store = _open(arguments, options)
+    if not isinstance(store, Resignable):
+        raise ConfigError("entries of this kind of store cannot be replaced one by one")
+    made = resign(store, replace(believed, revoked=revocation.read(store)), key)
+    for line in made.left_out:
+        print(f"left as it is: {line}", file=sys.stderr)
+    print(f"{made.signed} entries signed, {made.already} were", file=sys.stderr)
+    return 1 if made.left_out else 0
+
+
+def _trust(arguments: argparse.Namespace, options: Options) -> Trust:
+    """Whom the user trusts, in the namespace of the store."""
+    trust = trust_of(options)
+    return trust if arguments.namespace is None else replace(trust, namespace=arguments.namespace)
 
 
 def _open_file(name: str, mode: Literal["rb", "wb"]) -> IO[bytes]:

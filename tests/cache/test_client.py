@@ -1,5 +1,6 @@
 """The client against remotes that are dead, slow, broken or lying: bounded delay, no wrong byte."""
 
+import socket
 import subprocess
 import sys
 import threading
@@ -137,6 +138,31 @@ def test_connection_cut_in_the_body_is_not_reachable(client):
     cut = fixed(head("200 OK", len(frame)) + frame[:1000])
     with raw_server(cut) as url, pytest.raises(NotReachable):
         client(url).get_blob(digest(noise(50_000)))
+
+
+def test_of_a_blob_that_was_cut_only_the_rest_is_asked_for(client):
+    blob = noise(3_000_000)
+    sent = []
+
+    def relay(connection):
+        """To the real service; the first answer ends after a million bytes."""
+        with socket.create_connection(("127.0.0.1", service.port), 30) as behind:
+            asked = read_request(connection)
+            behind.sendall(asked.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+            sent.append(0)
+            while data := behind.recv(65536):
+                if len(sent) == 1 and sent[0] + len(data) > 1_000_000:
+                    return
+                connection.sendall(data)
+                sent[-1] += len(data)
+
+    store = MemoryStore()
+    name = put(store, blob)
+    with serve_in_thread(ServiceConfig(port=0), store=store) as service, raw_server(relay) as url:
+        made = client(url)
+        assert made.get_blob(name) == blob
+        assert made.metrics.get("resumed") == 1
+    assert sum(sent) < len(compress(blob)) + 100_000, "no byte came twice"
 
 
 def test_garbage_instead_of_http_is_not_reachable(client):

@@ -4,6 +4,7 @@ from cache.artifacts import lookup, publish
 from cache.local import LocalStore
 from cache.seal import Signer
 from cache.signing import SigningKey
+from cache.trust import signed_by
 from fusec.cli.parser import run
 from tests.cache.samples import BLOBS, key, manifest
 
@@ -36,3 +37,24 @@ def test_the_commands(tmp_path, capsys, monkeypatch):
     assert run(["gc", "--max-bytes", "1"]) == 0
     assert list(store.list_entries()) == []
     assert run(["cache", "verify", "--store", "memory:"]) == 1
+
+
+def test_a_store_is_signed_anew_and_the_old_key_retired(tmp_path, capsys, monkeypatch):
+    old, new, store = SigningKey.generate(), SigningKey.generate(), LocalStore(tmp_path / "store")
+    data = manifest().encode()
+    for number, seal in ((0, Signer(old, "c").seal(key(0), data)), (1, None)):
+        publish(store, key(number), manifest(), BLOBS, seal=seal)
+    old.write(tmp_path / "old.key")
+    new.write(tmp_path / "new.key")
+    monkeypatch.setenv("FUSEC_CACHE_DIR", str(tmp_path / "store"))
+    again = ["cache", "resign", "--key", str(tmp_path / "new.key")]
+    assert run(again) == 1
+    assert "FUSEC_TRUSTED_KEYS" in capsys.readouterr().err
+    monkeypatch.setenv("FUSEC_TRUSTED_KEYS", str(tmp_path / "old.key.pub"))
+    assert run(again) == 1, "one is not signed at all"
+    assert "1 entries signed, 0 were" in capsys.readouterr().err
+    assert lookup(store, key(0), trust=signed_by([new.public])).blobs == BLOBS
+    assert lookup(store, key(0), trust=signed_by([old.public])) is None
+    assert lookup(store, key(1), trust=signed_by([new.public, old.public])) is None
+    assert run(again) == 1
+    assert "0 entries signed, 1 were" in capsys.readouterr().err
