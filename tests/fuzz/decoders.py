@@ -91,10 +91,7 @@ def decoders() -> dict[str, Decoder]:
         "plan": Decoder(Plan.from_bytes, (made.to_bytes(),)),
         "source": Decoder(source_from_bytes, tuple(source_to_bytes(k) for k in made.kernels)),
         "gpu source": Decoder(GpuSource.from_bytes, _gpu_sources(job.graph)),
-        "gpu binary": Decoder(
-            GpuBinary.from_bytes,
-            (GpuBinary("kernel", b"image", (integer(4),), 128, 0, 2).to_bytes(),),
-        ),
+        "gpu binary": Decoder(GpuBinary.from_bytes, (binary.to_bytes(),)),
         "tuning": Decoder(
             Record.from_bytes, (Record(0, 4, 2, {0: (1.0, 1.1)}, 0.1, {1: "spills"}).to_bytes(),)
         ),
