@@ -44,7 +44,8 @@ class ServiceConfig:
         default=10.0, metadata={"help": "seconds for which an entry is served from memory"}
     )
     farm_url: str = field(
-        default="", metadata={"help": "address of the compile farm's gateway, for misses"}
+        default="",
+        metadata={"help": "address of the compile farm's gateway, for misses; several by commas"},
     )
     farm_token: str = field(
         default="", repr=False, metadata={"help": "bearer token for the farm's gateway"}
@@ -118,8 +119,9 @@ class ServiceConfig:
             )
         if self.disk and not self.store.startswith("s3://"):
             raise ConfigError("disk keeps copies in front of an s3 store; the store is not s3")
-        if self.farm_url and not self.farm_url.startswith(("http://", "https://")):
-            raise ConfigError(f"farm_url {self.farm_url!r} is not an http address")
+        for url in self.farm_urls():
+            if not url.startswith(("http://", "https://")):
+                raise ConfigError(f"farm_url {url!r} is not an http address")
         self.tls()
         if not self.tokens and not self.insecure and not is_loopback(self.host):
             raise ConfigError(
@@ -139,6 +141,11 @@ class ServiceConfig:
             max_bytes=self.gc_max_bytes or None,
             grace_s=self.gc_grace_s,
         )
+
+    def farm_urls(self) -> tuple[str, ...]:
+        """The gateways' addresses, each once."""
+        urls = (url.strip().rstrip("/") for url in self.farm_url.split(","))
+        return tuple(dict.fromkeys(url for url in urls if url))
 
     def farm_tls(self) -> ClientTls:
         """How the farm's certificate is checked."""

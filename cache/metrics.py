@@ -87,6 +87,10 @@ class ServiceMetrics:
             "Entries refused because another value stands.",
             {"kind": sorted(KINDS)},
         )
+        self.gateways_down = make.gauge(
+            "fusec_cache_gateways_down",
+            "Gateways of the farm that did not answer a moment ago and are asked last.",
+        )
         self.fenced = make.counter(
             "fusec_cache_fenced",
             "Entries refused because their writer's lease is over and the work another gateway's.",

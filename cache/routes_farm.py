@@ -1,28 +1,92 @@
-"""The compile routes: handed on to the farm's gateway as they are, and its answers back."""
+"""The compile routes: handed on to a gateway of the farm as they are, and its answers back.
+
+Everything about one graph goes to the same gateway while that answers, else to the next one: all of
+these requests may be repeated, and gateways agree among themselves on who compiles.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
 import httpx
 
+from cache import digest as digests
 from cache import protocol as wire
 from cache.asgi import Request, Response, packed
-from cache.errors import TooLarge
+from cache.errors import ProtocolError, TooLarge
 from cache.service_state import Caller, ServiceState
 from cache.tracing import headers_of
 
-CONNECT_SECONDS = 2.0
-ANSWER_SECONDS = 120.0
+CONNECT_SECONDS: Final = 2.0
+ANSWER_SECONDS: Final = 120.0
 """Longest time for an answer of the farm; a long poll waits less."""
+SPARE_SECONDS: Final = 1.0
+"""How much longer than it should take an answer is waited for, while there is another gateway."""
+UPLOAD_BYTES_PER_SECOND: Final = 4 << 20
 _PASSED_BACK = ("retry-after",)
 
 
-async def forward(state: ServiceState, caller: Caller, request: Request, _: str) -> Response:
-    """Pass a request on. 503 when no farm is configured or it does not answer."""
-    if not state.config.farm_url:
+async def forward(state: ServiceState, caller: Caller, request: Request, last: str) -> Response:
+    """Pass a request on. 503 when no farm is configured or no gateway answers."""
+    gateways = state.gateways
+    if not gateways.urls:
         return _unavailable("no compile farm is configured")
     body = await request.body(wire.MAX_SUBMIT) if request.method == "POST" else b""
     state.metrics.bytes.labels("in").inc(len(body))
-    url = state.config.farm_url.rstrip("/") + request.path
+    params = request.params()
+    asked = gateways.of(last if digests.is_digest(last) else _graph(params, body))
+    headers = _headers(state, caller, request)
+    fault: httpx.HTTPError | None = None
+    for number, url in enumerate(asked, 1):
+        only = number == len(asked)
+        passed = _Passed(url, request, body, headers, _timeout(params, body, only=only))
+        try:
+            answer = await passed.on(state.farm())
+        except httpx.HTTPError as error:
+            state.metrics.errors.labels("farm").inc()
+            gateways.silent(url)
+            fault = error
+            continue
+        finally:
+            state.metrics.gateways_down.set(gateways.down)
+        gateways.answered(url)
+        return answer
+    return _unavailable(f"the compile farm does not answer: {type(fault).__name__}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """A request as it goes to one gateway."""
+
+    url: str
+    request: Request
+    body: bytes
+    headers: dict[str, str]
+    timeout: httpx.Timeout
+
+    async def on(self, http: httpx.AsyncClient) -> Response:
+        """The gateway's answer. Raises httpx.HTTPError without one, TooLarge."""
+        request = self.request
+        query = f"?{request.query}" if request.query else ""
+        async with http.stream(
+            request.method,
+            f"{self.url}{request.path}{query}",
+            content=self.body or None,
+            headers=self.headers,
+            timeout=self.timeout,
+        ) as answer:
+            return await _relay(answer)
+
+
+def _graph(params: dict[str, str], body: bytes) -> str:
+    """What a submit is about, as its sender says; whoever says it wrongly waits a little longer."""
+    shown = params.get("fingerprint", "")
+    return shown if digests.is_digest(shown) else hashlib.sha256(body).hexdigest()
+
+
+def _headers(state: ServiceState, caller: Caller, request: Request) -> dict[str, str]:
     headers = {"content-type": request.headers.get("content-type", wire.MSGPACK)}
     headers[wire.ROLE_HEADER] = caller.role
     if caller.space.namespace:
@@ -30,19 +94,23 @@ async def forward(state: ServiceState, caller: Caller, request: Request, _: str)
     headers.update(headers_of(state.tracing))
     if state.config.farm_token:
         headers["authorization"] = f"Bearer {state.config.farm_token}"
-    timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
+    return headers
+
+
+def _timeout(params: dict[str, str], body: bytes, *, only: bool) -> httpx.Timeout:
+    """How long to wait for a gateway, `only` if there is no other one to ask.
+
+    A client waits for two seconds and more than a poll or an upload should take: the next gateway
+    is asked before that.
+    """
+    if only:
+        return httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
     try:
-        async with state.farm().stream(
-            request.method,
-            f"{url}?{request.query}" if request.query else url,
-            content=body or None,
-            headers=headers,
-            timeout=timeout,
-        ) as answer:
-            return await _relay(answer)
-    except httpx.HTTPError as error:
-        state.metrics.errors.labels("farm").inc()
-        return _unavailable(f"the compile farm does not answer: {type(error).__name__}")
+        wait_s = min(max(float(params.get("wait", "0")), 0.0), ANSWER_SECONDS)
+    except ValueError as error:
+        raise ProtocolError("wait is no number") from error
+    answer_s = SPARE_SECONDS + wait_s + len(body) / UPLOAD_BYTES_PER_SECOND
+    return httpx.Timeout(answer_s, connect=SPARE_SECONDS)
 
 
 async def _relay(answer: httpx.Response) -> Response:

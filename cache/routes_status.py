@@ -47,7 +47,7 @@ async def page(state: ServiceState, caller: Caller, request: Request, _: str) ->
     rows: list[tuple[str, Value]] = [
         ("up for", f"{time.time() - state.started:.0f} s"),
         ("in memory", f"{state.memory_used / 1e6:.1f} MB"),
-        ("compile farm", state.config.farm_url or "none configured"),
+        ("compile farm", ", ".join(state.gateways.urls) or "none configured"),
         ("access", "tokens" if state.config.tokens else "open"),
     ]
     try:

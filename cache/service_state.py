@@ -15,6 +15,7 @@ from cache import revocation
 from cache.artifacts import open_entry
 from cache.config import ServiceConfig
 from cache.errors import CacheError, ProtocolError, Revoked
+from cache.farms import Gateways
 from cache.fence import Fence
 from cache.metrics import ServiceMetrics
 from cache.open_store import collected_part
@@ -165,6 +166,7 @@ class ServiceState:
         self._open_space = open_space
         self._spaces = {default.namespace: default}
         self._opening = asyncio.Lock()
+        self.gateways = Gateways(config.farm_urls())
         self._farm: httpx.AsyncClient | None = None
         self._described: dict[str, Value] = {}
         self._described_at = float("-inf")
@@ -193,11 +195,11 @@ class ServiceState:
         return self.default.reader.memory_used
 
     def farm(self) -> httpx.AsyncClient:
-        """Connections to the farm's gateway."""
+        """Connections to the farm's gateways."""
         if self._farm is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
             # Loading certificates holds everybody up for 0.1 s: only where there is TLS.
-            is_tls = self.config.farm_url.startswith("https:")
+            is_tls = any(url.startswith("https:") for url in self.gateways.urls)
             verify = self.config.farm_tls().context() if is_tls else False
             self._farm = httpx.AsyncClient(trust_env=False, limits=limits, verify=verify)
         return self._farm

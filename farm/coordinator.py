@@ -130,6 +130,12 @@ class Coordinator:
             except TimeoutError:
                 continue
 
+    async def elsewhere(
+        self, name: JobId, waiter: str, after: int, wait_s: float
+    ) -> JobStatus | None:
+        """What `watch` would give for a job that is not here but another gateway's."""
+        return await self._following.look(name, self.spaces.of(name.tenant), waiter, after, wait_s)
+
     def leave(self, name: JobId, waiter: str) -> None:
         """A waiter goes; the last one takes the job with it."""
         if self._book.leave(name, waiter, self._clock()):

@@ -64,6 +64,20 @@ class Following:
         if task is not None:
             task.cancel()
 
+    async def look(
+        self, name: JobId, space: Space, waiter: str, after: int, wait_s: float
+    ) -> JobStatus | None:
+        """How a job stands that is not here, with its owner; None where nobody has it. A waiter
+        need not hand its graph to each of several gateways that it happens to ask."""
+        try:
+            lease = await space.ownership.owner(name.fingerprint)
+        except CacheError as error:
+            log.warning("a lease cannot be read: %s", error, extra={"action": "follow"})
+            return None
+        if lease is None or self._peers is None:
+            return None
+        return await self._peers.ask(lease, name, after, wait_s, waiter)
+
     async def close(self) -> None:
         """Stop all."""
         tasks = list(self._tasks.values())

@@ -31,6 +31,7 @@ from farm import routes_admin
 from farm.config import FarmConfig
 from farm.coordinator import Coordinator
 from farm.job import JobId
+from farm.peers import PEER
 from farm.pool import TaskFailed
 from farm.quota import QueueFull
 from farm.replies import Refused, authorise, has_role, refusal_response
@@ -202,11 +203,16 @@ async def _poll(farm: Coordinator, request: Request, name: JobId) -> Response:
     if waiter and not is_waiter(waiter):
         raise WireError("the waiter's name is not 1 to 64 letters, digits, - or _")
     wait_s = min(_number(params, "wait"), MAX_WAIT_S)
-    job = await farm.watch(name, waiter, int(_number(params, "after")), wait_s)
-    if job is None:
-        raise Refused(404, Refusal("UnknownJob", "no such job here: submit it again"))
-    _check_draining(farm, name)
-    return _status(200, farm.status(job))
+    after = int(_number(params, "after"))
+    job = await farm.watch(name, waiter, after, wait_s)
+    if job is not None:
+        _check_draining(farm, name)
+        return _status(200, farm.status(job))
+    if PEER not in params:
+        status = await farm.elsewhere(name, waiter, after, wait_s)
+        if status is not None:
+            return _status(200, status)
+    raise Refused(404, Refusal("UnknownJob", "no such job here: submit it again"))
 
 
 def _cancel(farm: Coordinator, request: Request, name: JobId) -> Response:

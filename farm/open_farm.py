@@ -112,7 +112,7 @@ def open_app(
             stages or FusecStages(),
             metrics,
             limits=limits,
-            peers=Peers(member.owner, config.token, _verify(config)),
+            peers=Peers(member, config.token, _verify(config)),
             tracing=tracing,
             clock=clock,
         )

@@ -27,6 +27,8 @@ from fusec.remote.protocol import MAX_STATUS, JobStatus
 
 log = logging.getLogger("fusec.farm")
 
+PEER: Final = "peer"
+"""A parameter of a gateway's question: it is not to be passed on again."""
 CONNECT_S: Final = 1.0
 ANSWER_S: Final = 2.0
 
@@ -44,21 +46,23 @@ def address_proof(token: str, owner: str, address: str) -> str:
 
 
 class Peers:
-    """Asks other gateways. ``name``: the waiter under which this one waits for their jobs.
+    """Asks other gateways; ``me`` waits for their jobs under its own name.
 
     verify: certificates to trust where they serve https. Lives in one event loop.
     """
 
-    def __init__(self, name: str, token: str, verify: SSLContext | bool = True) -> None:
-        self._name = name
+    def __init__(self, me: Member, token: str, verify: SSLContext | bool = True) -> None:
+        self._me = me
         self._token = token
         self._verify = verify
         self._http: httpx.AsyncClient | None = None
 
-    async def ask(self, lease: Lease, job: JobId, after: int, wait_s: float) -> JobStatus | None:
+    async def ask(
+        self, lease: Lease, job: JobId, after: int, wait_s: float, waiter: str = ""
+    ) -> JobStatus | None:
         """How a job stands with its owner, once that is newer than `after`; None when there is no
-        telling."""
-        params = {"wait": f"{wait_s:.3f}", "after": str(after), "waiter": self._name}
+        telling. waiter: who waits, if it is not this gateway."""
+        params = {"wait": f"{wait_s:.3f}", "after": str(after), "waiter": waiter or self._me.owner}
         reply = await self._request("GET", lease, job, params, wait_s)
         if reply is None or reply.status_code != 200 or len(reply.content) > MAX_STATUS:
             return None
@@ -71,7 +75,7 @@ class Peers:
 
     async def leave(self, lease: Lease, job: JobId) -> None:
         """Nobody here waits for the job any more."""
-        await self._request("DELETE", lease, job, {"waiter": self._name}, 0.0)
+        await self._request("DELETE", lease, job, {"waiter": self._me.owner}, 0.0)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -84,6 +88,8 @@ class Peers:
         proof = address_proof(self._token, lease.owner, lease.address)
         if not hmac.compare_digest(proof, lease.proof):
             return None  # of a farm with another token, or of nobody we know
+        if lease.address == self._me.address:
+            return None  # this gateway's, before it was started again: it knows no more
         headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
         if job.tenant:
             headers[NAMESPACE_HEADER] = job.tenant
@@ -93,7 +99,7 @@ class Peers:
             return await self._http.request(
                 method,
                 f"{lease.address}{PATH_COMPILE}/{job.fingerprint}",
-                params=params,
+                params={**params, PEER: "1"},
                 headers=headers,
                 timeout=httpx.Timeout(wait_s + ANSWER_S, connect=CONNECT_S),
             )

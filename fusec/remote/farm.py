@@ -105,7 +105,11 @@ class FarmClient:
     def submit(self, job: FarmJob) -> JobStatus:
         """Hand a graph over; repeating it changes nothing. Raises FarmUnavailable, WireError."""
         upload_s = CALL_S + len(job.graph) / UPLOAD_BYTES_PER_S
-        status, value = self._request("POST", SUBMIT_PATH, upload_s, body=job.to_wire())
+        # For the service, which sends all that is about one graph to the same gateway.
+        params = {"fingerprint": job.fingerprint}
+        status, value = self._request(
+            "POST", SUBMIT_PATH, upload_s, body=job.to_wire(), params=params
+        )
         return _job_status(status, value, job.fingerprint)
 
     def wait(

@@ -1,6 +1,6 @@
 """Bodies of the compile routes and their replies: versioned, bounded, unknown fields refused.
 
-    POST   /v1/compile/submit                        a FarmJob or a FrontRecord -> JobStatus
+    POST   /v1/compile/submit?fingerprint=HEX        a FarmJob or a FrontRecord -> JobStatus
     GET    /v1/compile/{fingerprint}?wait=S&after=N&waiter=ID
                                                      -> JobStatus, as soon as its seq is above N
     DELETE /v1/compile/{fingerprint}?waiter=ID       one waiter goes; the last one cancels the job

@@ -1,0 +1,120 @@
+"""Which gateway a graph goes to: the same for every service, and never a silent one for long."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import httpx
+import pytest
+
+from cache.config import ServiceConfig
+from cache.digest import digest
+from cache.embedded import serve_app_in_thread, serve_in_thread
+from cache.errors import ConfigError
+from cache.farms import MOST_DOWN_S, Gateways, order
+from tests.cache.servers import fixed, free_port, head, raw_server, silent
+
+URLS = [f"http://10.0.0.{n}:8701" for n in range(1, 5)]
+GRAPHS = [digest(b"%d" % n) for n in range(2000)]
+
+
+def test_graphs_are_spread_and_stay_where_they_are():
+    firsts = {name: order(URLS, name)[0] for name in GRAPHS}
+    shares = Counter(firsts.values())
+    assert all(400 < shares[url] < 600 for url in URLS)
+    assert all(order(reversed(URLS), name)[0] == first for name, first in firsts.items())
+    fewer = URLS[1:]
+    for name, first in firsts.items():
+        if first != URLS[0]:
+            assert order(fewer, name)[0] == first, "others' graphs do not move"
+
+
+def test_a_silent_gateway_is_asked_last_for_a_while():
+    now = 0.0
+    gateways = Gateways(URLS, clock=lambda: now)
+    name = GRAPHS[0]
+    first, second, *rest = order(URLS, name)
+    gateways.silent(first)
+    gateways.silent(first)  # of another request at the same moment
+    assert gateways.of(name) == [second, *rest, first]
+    assert gateways.down == 1
+    now = 1.1
+    assert gateways.of(name)[0] == first
+    for seconds in (2.0, 4.0, 8.0, MOST_DOWN_S, MOST_DOWN_S):
+        gateways.silent(first)
+        now += seconds - 0.1
+        assert gateways.of(name)[0] == second
+        now += 0.2
+        assert gateways.of(name)[0] == first
+    gateways.answered(first)
+    gateways.silent(first)
+    now += 1.1
+    assert gateways.down == 0
+
+
+def test_all_silent_are_asked_all_the_same():
+    gateways = Gateways(URLS)
+    for url in URLS:
+        gateways.silent(url)
+    assert sorted(gateways.of(GRAPHS[0])) == URLS
+
+
+def test_addresses_are_checked():
+    config = ServiceConfig(farm_url="http://a:1/, https://b:2,,http://a:1")
+    assert config.farm_urls() == ("http://a:1", "https://b:2")
+    assert ServiceConfig().farm_urls() == ()
+    with pytest.raises(ConfigError, match="ftp://b"):
+        ServiceConfig(farm_url="http://a:1,ftp://b")
+
+
+def _echo(name: str):
+    async def app(scope, receive, send):
+        if scope["type"] == "lifespan":
+            for stage in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{stage}.complete"})
+            return
+        text = f"{name} {scope['method']} {scope['query_string'].decode()}".encode()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": text})
+
+    return app
+
+
+def test_what_is_about_one_graph_goes_to_one_gateway():
+    with serve_app_in_thread(_echo("one")) as one, serve_app_in_thread(_echo("two")) as two:
+        urls = [one.url, two.url]
+        config = ServiceConfig(port=0, farm_url=",".join(urls))
+        with serve_in_thread(config) as running, httpx.Client(base_url=running.url) as http:
+            met = set()
+            for graph in GRAPHS[:12]:
+                expected = {one.url: "one", two.url: "two"}[order(urls, graph)[0]]
+                submit = http.post(f"/v1/compile/submit?fingerprint={graph}", content=b"x")
+                poll = http.get(f"/v1/compile/{graph}?wait=0&waiter=a")
+                left = http.delete(f"/v1/compile/{graph}?waiter=a")
+                assert submit.text == f"{expected} POST fingerprint={graph}"
+                assert poll.text == f"{expected} GET wait=0&waiter=a"
+                assert left.text == f"{expected} DELETE waiter=a"
+                met.add(expected)
+            assert met == {"one", "two"}
+            assert http.post("/v1/compile/submit", content=b"x").status_code == 200
+            assert http.get(f"/v1/compile/{GRAPHS[0]}?wait=x").status_code == 400
+
+
+@pytest.mark.parametrize("fault", ["closed", "silent", "breaks off"])
+def test_the_next_gateway_is_asked_when_one_does_not_answer(fault, monkeypatch):
+    monkeypatch.setattr("cache.routes_farm.SPARE_SECONDS", 0.5)
+    broken = {"silent": silent, "breaks off": fixed(head("200 OK", 10) + b"half")}
+    with serve_app_in_thread(_echo("good")) as good:
+        closed = f"http://127.0.0.1:{free_port()}"
+        with raw_server(broken.get(fault, silent)) as other:
+            bad = closed if fault == "closed" else other
+            config = ServiceConfig(port=0, farm_url=f"{bad},{good.url}")
+            graph = next(name for name in GRAPHS if order([bad, good.url], name)[0] == bad)
+            with serve_in_thread(config) as running, httpx.Client(base_url=running.url) as http:
+                for _ in range(3):
+                    reply = http.get(f"/v1/compile/{graph}?wait=0.1", timeout=60.0)
+                    assert reply.text.startswith("good GET")
+                text = http.get("/metrics").text
+                assert 'fusec_cache_errors_total{where="farm"} 0.0' not in text
+                assert "fusec_cache_gateways_down " in text
