@@ -26,6 +26,7 @@ SPARE_SECONDS: Final = 1.0
 """How much longer than it should take an answer is waited for, while there is another gateway."""
 UPLOAD_BYTES_PER_SECOND: Final = 4 << 20
 _PASSED_BACK = ("retry-after",)
+_BROKEN_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
 
 
 async def forward(state: ServiceState, caller: Caller, request: Request, last: str) -> Response:
@@ -38,7 +39,7 @@ async def forward(state: ServiceState, caller: Caller, request: Request, last: s
     params = request.params()
     asked = gateways.of(last if digests.is_digest(last) else _graph(params, body))
     headers = _headers(state, caller, request)
-    fault: httpx.HTTPError | None = None
+    refusal: Response | None = None
     for number, url in enumerate(asked, 1):
         only = number == len(asked)
         passed = _Passed(url, request, body, headers, _timeout(params, body, only=only))
@@ -47,13 +48,16 @@ async def forward(state: ServiceState, caller: Caller, request: Request, last: s
         except httpx.HTTPError as error:
             state.metrics.errors.labels("farm").inc()
             gateways.silent(url)
-            fault = error
+            refusal = refusal or _unavailable(f"no gateway answers: {type(error).__name__}")
             continue
         finally:
             state.metrics.gateways_down.set(gateways.down)
         gateways.answered(url)
-        return answer
-    return _unavailable(f"the compile farm does not answer: {type(fault).__name__}")
+        if answer.status != 503:
+            return answer
+        refusal = answer  # it is being drained, or its store is away: another one may do it
+    assert refusal is not None
+    return refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,13 @@ class _Passed:
 
     async def on(self, http: httpx.AsyncClient) -> Response:
         """The gateway's answer. Raises httpx.HTTPError without one, TooLarge."""
+        try:
+            return await self._once(http)
+        except _BROKEN_OFF:
+            # It may have closed a connection that was idle just when this one took it.
+            return await self._once(http)
+
+    async def _once(self, http: httpx.AsyncClient) -> Response:
         request = self.request
         query = f"?{request.query}" if request.query else ""
         async with http.stream(

@@ -161,7 +161,8 @@ async def _submit(
 def _check_draining(farm: Coordinator, name: JobId) -> None:
     """Nobody waits for a farm that begins nothing; what is in work already is waited for."""
     job = farm.find(name)
-    if farm.draining and (job is None or job.state is JobState.QUEUED):
+    waits = job is None or (job.state is JobState.QUEUED and job.elsewhere is None)
+    if farm.draining and waits:
         text = "the farm is being drained: it ends what it has begun and begins nothing new"
         raise Refused(503, Refusal(DRAINING, text, "", DRAIN_RETRY_S))
 
