@@ -22,7 +22,7 @@ help:
 	@echo "make test-extended                            many more models, dtypes and sizes"
 	@echo "make loadtest                                 five minutes of load on a real farm, and a report"
 	@echo "make lint                                     ruff, mypy"
-	@echo "make docs                                     what is written from the code: docs/metrics.md"
+	@echo "make docs                                     docs/metrics.md and the dashboards, from the code"
 	@echo "make venv                                     $(VENV) with everything in it"
 
 venv: $(STAMP)
@@ -54,6 +54,7 @@ format: venv
 
 docs: venv
 	$(BIN)/python -m deploy.observability.metrics_doc
+	$(BIN)/python -m deploy.observability.dashboards
 	$(BIN)/python -m deploy.values_doc
 
 # k8s/base from the Helm chart, and what the cache image installs from pyproject.toml.

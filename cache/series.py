@@ -21,8 +21,8 @@ from prometheus_client.registry import Collector
 OTHER: Final = "other"
 """What a label's value that nobody declared is counted as."""
 MADE_AHEAD: Final = 64
-"""Up to so many combinations of values, a counter shows all of them from the start, at 0: a rate
-over a series that begins at 1 would miss the first event."""
+"""Up to so many combinations of values, a counter or histogram shows all of them from the start, at
+0: a rate over a series that begins at 1 would miss the first event."""
 
 Labels = Mapping[str, Iterable[str]]
 """The name of each label and the values that it can have."""
@@ -73,6 +73,15 @@ class Bounded(Generic[M]):
         return self._parent.labels(*kept)
 
 
+def _made_ahead(parent: M, series: Series) -> Bounded[M]:
+    """The metric with all its children, where they are few."""
+    choices = [values for _, values in series.labels]
+    if math.prod(map(len, choices)) <= MADE_AHEAD:
+        for values in itertools.product(*choices):
+            parent.labels(*values)
+    return Bounded(parent, series.labels)
+
+
 class Catalogue:
     """Makes the metrics of a process in `registry`, and remembers what it made."""
 
@@ -92,11 +101,7 @@ class Catalogue:
         made = Counter(name, help, [label for label, _ in series.labels], registry=self.registry)
         if labels is None:
             return made
-        choices = [values for _, values in series.labels]
-        if math.prod(map(len, choices)) <= MADE_AHEAD:
-            for values in itertools.product(*choices):
-                made.labels(*values)
-        return Bounded(made, series.labels)
+        return _made_ahead(made, series)
 
     @overload
     def gauge(self, name: str, help: str) -> Gauge: ...
@@ -127,7 +132,7 @@ class Catalogue:
             buckets=buckets,
             registry=self.registry,
         )
-        return made if labels is None else Bounded(made, series.labels)
+        return made if labels is None else _made_ahead(made, series)
 
     def watched(self, name: str, help: str, value: Callable[[], float]) -> None:
         """A gauge whose value is asked for at each scrape."""

@@ -182,6 +182,7 @@ def _embedded(arguments: dict[str, object]) -> int:
         threading.Thread(target=_watch_parent, args=(stop,), daemon=True).start()
         ready = {
             "url": farm.url,
+            "gateway_url": farm.gateway_url,
             "pool": arguments["pool"],
             "store": arguments["store"],
             "public_key": farm.public_key.text(),

@@ -200,6 +200,7 @@ class Exporter:
                 self._fault(str(place), error)
 
     def _run(self) -> None:
+        self.export()  # zeros: a rate is of what has changed since
         while not self._stop.wait(self._every_s):
             self.export()
 

@@ -25,8 +25,8 @@ _HEAD: Final = """\
 
 Made by `make docs` from the declarations in the code; do not edit. Labels have the values that are
 listed and no others: what is not declared is counted under `other`. A histogram `x` is scraped as
-`x_bucket`, `x_sum` and `x_count`. Up to 64 combinations of labels, a counter shows them all from
-the start, at 0, so that its first event is part of a rate.
+`x_bucket`, `x_sum` and `x_count`. Up to 64 combinations of labels, a counter or histogram shows
+them all from the start, at 0, so that its first event is part of a rate.
 
 The service and the gateway of the farm answer at `/metrics`, without a token. Each is one process:
 scrape every replica. A training process emits nothing unless `FUSEC_METRICS_DIR` (a directory of

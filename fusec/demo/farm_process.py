@@ -24,10 +24,12 @@ STOP_S = 30.0
 
 @dataclass(frozen=True)
 class FarmProcess:
-    """A running embedded farm. url: what FUSEC_REMOTE is set to; public_key: a line of the file
-    that FUSEC_TRUSTED_KEYS names; log: its standard error."""
+    """A running embedded farm. url: what FUSEC_REMOTE is set to; gateway_url: its gateway's own
+    address, for its metrics; public_key: a line of the file that FUSEC_TRUSTED_KEYS names; log: its
+    standard error."""
 
     url: str
+    gateway_url: str
     public_key: str
     log: Path
     process: subprocess.Popen[str]
@@ -88,13 +90,14 @@ def farm_process(
         _stop(process)
 
 
-def _ready(process: subprocess.Popen[str], log: Path) -> tuple[str, str]:
-    """The address and the public key in the one line that the farm prints when it serves."""
+def _ready(process: subprocess.Popen[str], log: Path) -> tuple[str, str, str]:
+    """The addresses and the public key in the one line that the farm prints when it serves."""
     assert process.stdout is not None
     line = _first_line(process.stdout, START_S)
     try:
         ready = json.loads(line)
-        url, public_key = str(ready["url"]), str(ready["public_key"])
+        url, gateway_url = str(ready["url"]), str(ready["gateway_url"])
+        public_key = str(ready["public_key"])
     except (ValueError, KeyError, TypeError) as error:
         tail = log.read_text()[-2000:].strip()
         raise RemoteError(
@@ -103,7 +106,7 @@ def _ready(process: subprocess.Popen[str], log: Path) -> tuple[str, str]:
             hint="pip install 'fusec[farm]' if ray or uvicorn is missing; its last words were:\n"
             + (tail or "(nothing)"),
         ) from error
-    return url, public_key
+    return url, gateway_url, public_key
 
 
 def _first_line(stream: IO[str], seconds: float) -> str:

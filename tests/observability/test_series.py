@@ -61,8 +61,9 @@ def test_every_label_needs_a_value():
         made.labels("a")
 
 
-def undeclared(text: str, series) -> list[str]:
-    """Samples of a scrape that no declaration covers, by name or by the value of a label."""
+def undeclared(text, series, added=None):
+    """Samples of a scrape that no declaration covers, by name or by the value of a label; `added`
+    are labels that all of them have."""
     declared = {name: each for each in series for name in each.sample_names()}
     wrong = []
     for family in text_string_to_metric_families(text):
@@ -72,6 +73,7 @@ def undeclared(text: str, series) -> list[str]:
             each = declared.get(sample.name)
             closed = {name: {*values, "other"} for name, values in each.labels} if each else {}
             labels = {name: value for name, value in sample.labels.items() if name != "le"}
+            closed |= {name: {value} for name, value in (added or {}).items()}
             if each is None or any(value not in closed.get(n, ()) for n, value in labels.items()):
                 wrong.append(f"{sample.name} {labels}")
     return wrong

@@ -5,21 +5,18 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from cache.client import CacheClient
 from cache.errors import ConfigError
 from cache.open_tracing import open_tracing
 from cache.tracing import OFF, headers_of
 from farm.job import JobId
 from farm.pool import Task, TaskFailed
 from farm.tracing import FarmTracing, stamped
-from fusec.demo.farm_process import farm_process, importable
+from fusec.demo.farm_process import importable
 from fusec.trace import Lap, Recorder
-
-PARENT = "00-11111111111111111111111111111111-2222222222222222-01"
+from tests.observability.conftest import PARENT
 
 
 def spans(path):
@@ -34,52 +31,12 @@ def service(span):
     return span["resource"]["attributes"]["service.name"]
 
 
-def client_process(url, folder, **env):
-    (folder / "keys").write_text(env.pop("keys"))
-    settings = {
-        "FUSEC_REMOTE": url,
-        "FUSEC_TRUSTED_KEYS": str(folder / "keys"),
-        "FUSEC_BUDGET_S": "60",
-        **env,
-    }
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("FUSEC_")}
-    return subprocess.run(
-        [sys.executable, "-m", "tests.observability.traced_client"],
-        cwd=Path(__file__).parents[2],
-        env=importable({**clean, **settings}),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-
-
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # three processes that import torch
-def test_a_cold_and_a_warm_start_are_a_connected_trace_each(tmp_path):
-    farm_spans = tmp_path / "farm.jsonl"
-    with farm_process(
-        pool="memory",
-        store=f"file://{tmp_path}/store",
-        log=tmp_path / "log",
-        tracing=f"file:{farm_spans}",
-    ) as farm:
-        for name in ("cold", "warm"):
-            done = client_process(
-                farm.url,
-                tmp_path,
-                keys=farm.public_key,
-                FUSEC_CACHE_DIR=str(tmp_path / name),
-                FUSEC_TRACING=f"file:{tmp_path}/{name}.jsonl",
-                TRACEPARENT=PARENT,
-            )
-            assert done.returncode == 0, done.stderr
-            farm_compiles, front_hits = map(int, done.stdout.split())
-            assert (farm_compiles > 0, front_hits > 0) == (name == "cold", name != "cold")
-            with CacheClient(farm.url) as untraced:
-                assert untraced.get_entry("graph/" + "0" * 64) is None
-    served = spans(farm_spans)
-    cold, warm = spans(tmp_path / "cold.jsonl"), spans(tmp_path / "warm.jsonl")
+@pytest.mark.timeout(900)  # the load: processes that import torch
+@pytest.mark.xdist_group("observed")
+def test_a_cold_and_a_warm_start_are_a_connected_trace_each(load):
+    served = spans(load.farm_spans)
+    cold, warm = (spans(load.client_spans[name]) for name in ("cold", "warm"))
 
     # The two starts say the same parent, so all is one trace, connected up to that parent.
     everything = [*cold, *warm, *served]
