@@ -213,10 +213,32 @@ FARM: Final = Board(
                     "Jobs",
                     "short",
                     (
-                        ("sum(fusec_farm_queue_length)", "waiting"),
+                        ("sum by (priority) (fusec_farm_queue_length)", "waiting, {{priority}}"),
                         ("sum(fusec_farm_running_jobs)", "in work"),
-                        ("sum(fusec_farm_workers)", "workers"),
                     ),
+                ),
+                Panel(
+                    "Age of the oldest job that waits",
+                    "s",
+                    (("max by (priority) (fusec_farm_queue_oldest_seconds)", "{{priority}}"),),
+                    "The alert is over waiting, which are jobs that a client waits for.",
+                ),
+                Panel(
+                    "Workers",
+                    "short",
+                    (
+                        ("sum by (worker) (fusec_farm_workers)", "{{worker}}"),
+                        ("sum by (worker) (fusec_farm_tasks_running)", "busy, {{worker}}"),
+                    ),
+                ),
+                Panel(
+                    "Tasks that wait for a worker",
+                    "short",
+                    (
+                        ("sum by (worker) (fusec_farm_tasks_waiting)", "{{worker}}"),
+                        ("max by (worker) (fusec_farm_tasks_oldest_seconds)", "s, {{worker}}"),
+                    ),
+                    "Their number, and the age of the oldest in seconds.",
                 ),
                 Panel("Submits by outcome", "reqps", _by("fusec_farm_submits_total", "outcome")),
                 Panel(

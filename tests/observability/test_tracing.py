@@ -16,7 +16,7 @@ from farm.pool import Task, TaskFailed
 from farm.tracing import FarmTracing, stamped
 from fusec.demo.farm_process import importable
 from fusec.trace import Lap, Recorder
-from tests.observability.conftest import PARENT
+from tests.observability.load import PARENT
 
 
 def spans(path):
@@ -36,7 +36,7 @@ def service(span):
 @pytest.mark.xdist_group("observed")
 def test_a_cold_and_a_warm_start_are_a_connected_trace_each(load):
     served = spans(load.farm_spans)
-    cold, warm = (spans(load.client_spans[name]) for name in ("cold", "warm"))
+    cold, warm = map(spans, load.client_spans)
 
     # The two starts say the same parent, so all is one trace, connected up to that parent.
     everything = [*cold, *warm, *served]

@@ -1,0 +1,142 @@
+"""Draws the figures of the docs from a real load: `python -m tests.observability.figures`.
+
+The panels of the dashboards, each from its own queries to a Prometheus that has scraped the load,
+and the waterfall of a cold start from its exported spans. By matplotlib, not by Grafana.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import matplotlib
+
+matplotlib.use("svg")
+
+import matplotlib.pyplot as plt
+
+from deploy.observability.panels import BOARDS, Board
+from tests.observability.live import Live
+from tests.observability.load import Load, real_load
+from tests.observability.programs import ROOT
+
+FOLDER: Final = ROOT / "docs" / "figures"
+STARTS: Final = 6  # cold, then warm ones
+MOST_LINES: Final = 8
+COLOURS: Final = {
+    "fusec-client": "tab:blue",
+    "fusec-cache": "tab:green",
+    "fusec-farm": "tab:orange",
+    "fusec-worker": "tab:red",
+}
+SHORTEST_MS: Final = 2.0  # spans below it would be hairlines
+
+
+def main() -> None:
+    plt.rcParams.update({"font.size": 7, "svg.fonttype": "none", "svg.hashsalt": "fusec"})
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, real_load(Path(folder), STARTS) as load:
+        for board in BOARDS:
+            _draw_board(board, load.prometheus, load)
+        _draw_trace(load)
+
+
+def _draw_board(board: Board, live: Live, load: Load) -> None:
+    panels = board.panels()
+    rows = -(-len(panels) // 3)
+    figure, places = plt.subplots(rows, 3, figsize=(12, 2.1 * rows), squeeze=False)
+    for place in places.flat[len(panels) :]:
+        place.axis("off")
+    for place, panel in zip(places.flat, panels):
+        drawn = 0
+        for expression, legend in panel.queries:
+            for line in live.query_range(expression, load.began, load.ended):
+                points = [(float(at) - load.began, float(value)) for at, value in line["values"]]
+                points = [(at, value) for at, value in points if value == value]
+                if not points or drawn >= MOST_LINES or not any(value for _, value in points):
+                    continue
+                text = legend
+                for name, value in line["metric"].items():
+                    text = text.replace(f"{{{{{name}}}}}", value)
+                place.plot(*zip(*points), linewidth=0.9, label=text)
+                drawn += 1
+        if drawn:
+            place.legend(loc="best", fontsize=5, frameon=False)
+        else:
+            told = f"nothing: {panel.empty}" if panel.empty else "0 all the time"
+            place.text(0.5, 0.5, told, ha="center", va="center", transform=place.transAxes)
+        place.set_title(f"{panel.title} [{panel.unit}]", fontsize=7, loc="left")
+        place.set_ylim(bottom=0)
+        place.set_xlim(0, load.ended - load.began)
+    figure.suptitle(
+        f"{board.title} – the panels' queries over a cold and {STARTS - 1} warm starts, seconds on"
+        " the x axis (drawn by matplotlib)",
+        fontsize=8,
+    )
+    _save(figure, board.name)
+
+
+def _draw_trace(load: Load) -> None:
+    """The cold start's spans from its `start` on, indented by depth."""
+    spans = [
+        json.loads(line)
+        for path in (load.client_spans[0], load.farm_spans)
+        for line in path.read_text().splitlines()
+    ]
+    below: dict[str, list[dict]] = {}
+    for span in spans:
+        below.setdefault(span["parent_id"], []).append(span)
+    (root,) = [span for span in spans if span["name"] == "start" and span in spans[:2]] or [
+        spans[0]
+    ]
+    rows: list[tuple[int, dict]] = []
+
+    def walk(span: dict, depth: int) -> None:
+        for child in sorted(below.get(span["context"]["span_id"], []), key=_start):
+            if _milliseconds(child) >= SHORTEST_MS:
+                rows.append((depth, child))
+                walk(child, depth + 1)
+
+    walk(root, 0)
+    zero = min(_start(span) for _, span in rows)
+    figure, place = plt.subplots(figsize=(12, 0.14 * len(rows) + 1))
+    for number, (depth, span) in enumerate(rows):
+        service = span["resource"]["attributes"]["service.name"]
+        begin = (_start(span) - zero) * 1e3
+        place.barh(number, _milliseconds(span), left=begin, height=0.8, color=COLOURS[service])
+        path = span["attributes"].get("path", "")[:30]
+        name = f"{'  ' * depth}{span['name']} {path}".rstrip()
+        place.text(begin, number, f" {name}  {_milliseconds(span):.0f} ms", va="center", fontsize=5)
+    place.invert_yaxis()
+    place.set_yticks([])
+    place.set_xlabel("milliseconds since the first graph")
+    for service, colour in COLOURS.items():
+        place.barh(0, 0, color=colour, label=service)
+    place.legend(loc="lower left", fontsize=6)
+    place.set_title(
+        "A cold start of a small model: one trace over four kinds of processes"
+        f" (spans of {SHORTEST_MS:g} ms and more)",
+        fontsize=8,
+    )
+    _save(figure, "trace")
+
+
+def _start(span: dict) -> float:
+    return datetime.fromisoformat(span["start_time"]).timestamp()
+
+
+def _milliseconds(span: dict) -> float:
+    return (datetime.fromisoformat(span["end_time"]).timestamp() - _start(span)) * 1e3
+
+
+def _save(figure: plt.Figure, name: str) -> None:
+    figure.tight_layout()
+    figure.savefig(FOLDER / f"{name}.svg", metadata={"Date": None})
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    main()
