@@ -33,7 +33,10 @@ scrape every replica. A training process emits nothing unless `FUSEC_METRICS_DIR
 node_exporter's textfile collector) or `FUSEC_METRICS_PUSH` (a Pushgateway) is set
 (`fusec[metrics]`); its series then also have the label `local_rank`. `docs/operations.md`
 says what the alerts over these series mean; the dashboards are in
-`deploy/helm/fusec/files/dashboards`.
+`deploy/helm/fusec/files/dashboards`. Their panels' own queries over a cold and three warm starts,
+drawn by matplotlib (`python -m tests.observability.figures`), not by Grafana:
+[service](figures/fusec-cache.svg), [farm](figures/fusec-farm.svg),
+[training jobs](figures/fusec-clients.svg).
 """
 _COLUMNS: Final = "| series | type | unit | labels | meaning |\n|---|---|---|---|---|\n"
 

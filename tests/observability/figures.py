@@ -24,7 +24,7 @@ from tests.observability.load import Load, real_load
 from tests.observability.programs import ROOT
 
 FOLDER: Final = ROOT / "docs" / "figures"
-STARTS: Final = 6  # cold, then warm ones
+STARTS: Final = 4  # cold, then warm ones
 MOST_LINES: Final = 8
 COLOURS: Final = {
     "fusec-client": "tab:blue",
@@ -133,7 +133,7 @@ def _milliseconds(span: dict) -> float:
 
 
 def _save(figure: plt.Figure, name: str) -> None:
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0, 1, 0.98))
     figure.savefig(FOLDER / f"{name}.svg", metadata={"Date": None})
     plt.close(figure)
 
