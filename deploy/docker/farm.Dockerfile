@@ -59,9 +59,8 @@ RUN wheel="$(echo /wheel/*.whl)" \
 FROM base AS gpu-worker
 LABEL org.opencontainers.image.title="fusec GPU worker"
 COPY --from=gpu-build /opt/fusec /opt/fusec
-# The driver is the node's; the container toolkit mounts it for these.
-ENV NVIDIA_VISIBLE_DEVICES=all \
-    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+# The driver is the node's, mounted for these; which GPUs are seen is the device plugin's to say.
+ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 65532:65532
 ENTRYPOINT ["python", "-m", "farm"]
 CMD ["serve"]

@@ -70,6 +70,18 @@ def test_the_private_key_is_the_gateways_alone():
             assert "signing" not in text
 
 
+def test_rules_and_dashboards_are_the_files():
+    documents = _render("values-s3-aws.yaml")
+    rules = of_kind(documents, "PrometheusRule")["fusec"]["spec"]
+    assert rules == yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+    held = {}
+    for name, item in of_kind(documents, "ConfigMap").items():
+        if name.startswith("fusec-dashboard-"):
+            held |= item["data"]
+    files = {path.name: path.read_text() for path in (CHART / "files/dashboards").glob("*.json")}
+    assert held == files
+
+
 def test_a_pod_ends_after_its_requests():
     # uvicorn's timeout_graceful_shutdown in both commands.
     for package in ("cache", "farm"):

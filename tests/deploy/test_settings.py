@@ -54,6 +54,14 @@ def test_the_gateway_starts_with_what_it_is_given(documents, read):
     assert config.address() == "http://10.0.0.9:8701", "no other pod knows its host name"
 
 
+def test_addresses_of_ipv6(read):
+    sets = (*KEYS, "farm.enabled=true", "cache.listenAddress=::")
+    documents = load(template(sets=sets))
+    config = FarmConfig.load(read(documents, "Deployment/fusec-gateway", "gateway"))
+    assert config.address() == "http://[10.0.0.9]:8701"
+    assert config.host == "::"
+
+
 def test_the_collector_has_the_services_store_and_rules(read):
     documents = load(template(CHART / "values-s3-aws.yaml", sets=KEYS))
     collector = ServiceConfig.load(read(documents, "CronJob/fusec-collector", "collector"))
