@@ -70,6 +70,10 @@ class FairPool:
         """See `Pool`."""
         return self._pool.gpu_classes()
 
+    def want(self, needs: str, tasks: int) -> None:
+        """See `Pool`."""
+        self._pool.want(needs, tasks)
+
     def submit(self, task: Task) -> Future[bytes]:
         """See `Pool`. The task waits for its turn by its share and priority."""
         future: Future[bytes] = Future()
@@ -124,6 +128,10 @@ class FairPool:
         workers = self._pool.workers_of(needs)
         # A class without workers gets a task all the same: it makes the cluster grow, or fails.
         most = workers + max(1, workers // 4)
+        with self._lock:
+            waiting = len(self._queues[needs]) if needs in self._queues else 0
+            wanted = waiting + self._busy[needs]
+        self._pool.want(needs, wanted)
         while True:
             with self._lock:
                 queue = self._queues.get(needs)

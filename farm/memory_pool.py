@@ -52,6 +52,9 @@ class MemoryPool:
         """See `Pool`."""
         return tuple(self._gpus)
 
+    def want(self, needs: str, tasks: int) -> None:
+        """See `Pool`. This one is as large as it is."""
+
     def submit(self, task: Task) -> Future[bytes]:
         """See `Pool`. Nothing joins this pool: a class without a worker fails."""
         future: Future[bytes] = Future()

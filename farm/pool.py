@@ -76,6 +76,11 @@ class Pool(Protocol):
         """The classes of GPUs that have a worker at present, sorted."""
         ...
 
+    def want(self, needs: str, tasks: int) -> None:
+        """So many tasks of a class are at work or wait for their turn: a pool that can grow does,
+        and shrinks when they are fewer."""
+        ...
+
     @property
     def kind(self) -> str:
         """``memory`` or ``ray``."""

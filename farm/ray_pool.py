@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from farm.devices import CPU, detected, is_gpu_class, ray_resources
 from farm.pool import Pool, Runner, Task, TaskFailed, as_failure, pool_closed, settle
+from farm.ray_demand import RayDemand, ray_needs
 from farm.retry import ErrorKind
 
 log = logging.getLogger("fusec.farm")
@@ -53,6 +54,7 @@ class RayPool:
         self._open: dict[Future[bytes], ray.ObjectRef[bytes] | None] = {}  # None: not started yet
         self._closed = threading.Event()
         self._nodes = _nodes()
+        self._demand = RayDemand()
         # Ray is called from here alone: not from the caller's event loop, since a call may wait for
         # a head that is away, and not from the thread that tells of results, which must not wait.
         self._calls = ThreadPoolExecutor(1, thread_name_prefix="farm-ray")
@@ -74,6 +76,10 @@ class RayPool:
         """See `Pool`."""
         names = {name for offers in self._nodes.values() for name, n in offers.items() if n}
         return tuple(sorted(name for name in names if is_gpu_class(name)))
+
+    def want(self, needs: str, tasks: int) -> None:
+        """See `Pool`. Told to Ray's autoscaler, within NODES_KNOWN_S."""
+        self._demand.want(needs, tasks)
 
     def submit(self, task: Task) -> Future[bytes]:
         """See `Pool`."""
@@ -150,10 +156,11 @@ class RayPool:
             self._open.pop(future, None)
 
     def _watch(self) -> None:
-        """Keep up with the nodes that come and go."""
+        """Keep up with the nodes that come and go, and have more come."""
         while not self._closed.wait(NODES_KNOWN_S):
             try:
                 self._nodes = _nodes()
+                self._demand.tell()
             except raised.RayError as error:
                 log.warning("Ray does not answer: %s", error, extra={"action": "ray"})
 
@@ -189,10 +196,10 @@ def _connect(address: str, workers: int) -> None:
 
 
 def _resources(task: Task) -> dict[str, object]:
-    """What Ray is to keep for a task. A GPU's takes no CPU: it must not wait for compiles."""
-    if task.needs == CPU:
-        return {"num_cpus": 1}
-    return {"num_cpus": 0, "num_gpus": 1, "resources": {task.needs: 1}}
+    """`ray_needs` as the options of a task."""
+    needs = dict(ray_needs(task.needs))
+    cpus, gpus = needs.pop("CPU", 0), needs.pop("GPU", 0)
+    return {"num_cpus": cpus, "num_gpus": gpus, "resources": needs}
 
 
 def _execute(run: Runner, task: Task) -> bytes:

@@ -30,6 +30,11 @@ def work(task: Task) -> bytes:
         case "hang":
             while True:
                 time.sleep(1)
+        case "hang told":
+            with open(task.payload, "w") as file:
+                file.write(str(os.getpid()))
+            while True:
+                time.sleep(1)
         case "spin":
             while True:
                 pass

@@ -26,9 +26,13 @@ class ManualPool:
         self.gpus = workers.get("gpu", 0)
         self.open: dict[str, Future[bytes]] = {}
         self.seen: list[str] = []
+        self.wanted: dict[str, int] = {}
 
     def workers_of(self, needs: str) -> int:
         return self.workers if needs == CPU else self.gpus
+
+    def want(self, needs: str, tasks: int) -> None:
+        self.wanted[needs] = tasks
 
     def gpu_classes(self) -> tuple[str, ...]:
         return (GPU,) if self.gpus else ()
@@ -74,6 +78,7 @@ def test_no_more_is_handed_on_than_the_workers_can_take() -> None:
     assert len(behind.seen) == 6
     assert pool.in_work() == {CPU: 5}
     assert [(b.tenant, b.length) for b in pool.backlogs()[CPU]] == [("a", 94)]
+    assert behind.wanted == {CPU: 99}, "all that is left, at work or not, makes a cluster grow"
 
 
 def test_a_newcomer_goes_before_a_thousand_that_wait() -> None:
