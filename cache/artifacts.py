@@ -63,8 +63,12 @@ class Found:
     @property
     def version(self) -> str:
         """The digest of its entry's bytes, by which `replace` knows it."""
+        return digest(self.entry())
+
+    def entry(self) -> bytes:
+        """The bytes of its entry."""
         data = self.manifest.encode()
-        return digest(data if self.seal is None else self.seal.wrap(data))
+        return data if self.seal is None else self.seal.wrap(data)
 
 
 def publish(

@@ -219,7 +219,12 @@ class CacheClient:
         Those that `trust` does not allow are misses; by default nothing is allowed. fresh: the
         service is to ask its store, since something was published just now.
         """
-        entries: dict[str, bytes | None] = {}
+        entries = dict.fromkeys(keys) | self.entries(keys, fresh=fresh)
+        return artifacts.collect(entries, self.get_blobs, on_miss=on_miss, trust=trust)
+
+    def entries(self, keys: Sequence[str], *, fresh: bool = False) -> dict[str, bytes]:
+        """The entries' bytes under those of `keys` that have one. fresh: as of `lookup_many`."""
+        entries: dict[str, bytes] = {}
         for batch in _batches(keys):
             rest = batch
             while rest:
@@ -234,9 +239,7 @@ class CacheClient:
                 # Only a reply with no room left for the largest entry may have left one out.
                 full = sum(map(len, got.values())) > wire.MAX_BATCH_BYTES - wire.MAX_MANIFEST
                 rest = [key for key in rest if key not in got] if full else []
-        for key in keys:
-            entries.setdefault(key, None)
-        return artifacts.collect(entries, self.get_blobs, on_miss=on_miss, trust=trust)
+        return entries
 
     def post(self, path: str, body: object, timeout: float) -> tuple[int, Value]:
         """POST a msgpack body. See `request`."""

@@ -40,7 +40,7 @@ class Keeper:
                 self._pending[key] = item
                 self._bytes += item.manifest.size()
         if full:
-            publish(self._store, key, item.manifest, item.blobs, seal=item.seal)
+            self._publish(key, item)
         else:
             executor.submit(self._write, key, item)
 
@@ -60,11 +60,17 @@ class Keeper:
 
     def _write(self, key: str, item: Found) -> None:
         try:
-            publish(self._store, key, item.manifest, item.blobs, seal=item.seal)
+            self._publish(key, item)
         finally:
             with self._lock:
                 if self._pending.pop(key, None) is not None:
                     self._bytes -= item.manifest.size()
+
+    def _publish(self, key: str, item: Found) -> None:
+        standing = publish(self._store, key, item.manifest, item.blobs, seal=item.seal)
+        if standing != item.manifest and not standing.is_final:
+            # What was found afar is what all others use by now.
+            self._store.replace_entry(key, item.entry())
 
     def _executor(self) -> ThreadPoolExecutor:
         with self._lock:

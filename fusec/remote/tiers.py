@@ -14,6 +14,7 @@ from typing import Final
 
 from cache.artifacts import Found, Miss, lookup_many
 from cache.client import CacheClient
+from cache.digest import digest
 from cache.errors import CacheError, Corrupt, NewerVersion, NotReachable
 from cache.manifest import Manifest
 from cache.store import Store
@@ -94,9 +95,26 @@ class Tiers:
             rest = [key for key in keys if key not in here]
             here.update(lookup_many(self.local, rest, on_miss=self._on_local_miss, trust=trust))
         found = {key: (item, Source.LOCAL_STORE) for key, item in here.items()}
-        for key, item in self.fetch([key for key in keys if key not in here]).items():
+        absent = [key for key in keys if key not in here]
+        for key, item in self.fetch([*absent, *self._replaced(here)]).items():
             found[key] = (item, Source.REMOTE_STORE)
         return found
+
+    def _replaced(self, here: Mapping[str, Found]) -> list[str]:
+        """Those of the local artifacts, not final, in whose place the service has others by now.
+
+        One small request for all of them; they are used as they are where there is no answer.
+        """
+        asked = {key: item.version for key, item in here.items() if not item.manifest.is_final}
+        if self._remote is None or not asked:
+            return []
+        try:
+            with self._recorder.span("fetch"):
+                entries = self._remote.entries(list(asked))
+        except CacheError as error:
+            self._remote_fault(error)
+            return []
+        return [key for key, data in entries.items() if digest(data) != asked[key]]
 
     def fetch(self, keys: Sequence[str], *, fresh: bool = False) -> dict[str, Found]:
         """What the cache service has among the keys; it is kept locally.
@@ -112,12 +130,15 @@ class Tiers:
                     keys, on_miss=self._on_miss, trust=trust, fresh=fresh
                 )
         except CacheError as error:
-            cause = UNREACHABLE if isinstance(error, NotReachable) else type(error).__name__
-            self._notices.fault(_counter(error), cause, error, _GOES_ON)
+            self._remote_fault(error)
             return {}
         for key, item in fetched.items():
             self._keeper.keep(key, item)
         return fetched
+
+    def _remote_fault(self, error: CacheError) -> None:
+        cause = UNREACHABLE if isinstance(error, NotReachable) else type(error).__name__
+        self._notices.fault(_counter(error), cause, error, _GOES_ON)
 
     def front(self, key: str) -> FrontFound | None:
         """The record under a front key with all its parts; None when anything is missing."""
