@@ -126,6 +126,10 @@ class FarmMetrics:
         self.workers = make.gauge(
             "fusec_farm_workers", "Tasks that can run at once.", {"worker": WORKERS}
         )
+        self.store_breaker = make.gauge(
+            "fusec_farm_store_breaker_open",
+            "1 while the gateway takes the cache service, which it publishes to, for dead.",
+        )
         self.draining = make.gauge("fusec_farm_draining", "1 while nothing new is begun.")
 
     def value(self, sample: str, labels: dict[str, str] | None = None) -> float:

@@ -11,6 +11,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from cache.asgi import App
+from cache.client import CacheClient
 from cache.errors import ConfigError
 from cache.lease import MAX_TERM_S
 from cache.seal import Signer
@@ -82,6 +83,8 @@ def open_app(
     Raises ConfigError for key files that are none.
     """
     metrics = FarmMetrics(registry or CollectorRegistry())
+    if isinstance(store, CacheClient):
+        metrics.store_breaker.set_function(lambda: float(store.budget.is_open))
     if key is None and config.signing_key:
         key = SigningKey.read(Path(config.signing_key))
     others = read_trusted(Path(config.trusted_keys)) if config.trusted_keys else ()

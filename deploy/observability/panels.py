@@ -201,6 +201,35 @@ SERVICE: Final = Board(
     ),
 )
 
+_GATEWAYS: Final = (
+    Panel(
+        "Leases",
+        "short",
+        (
+            ("sum by (instance) (fusec_farm_leases)", "held by {{instance}}"),
+            ("sum by (instance) (fusec_farm_following)", "waited for by {{instance}}"),
+        ),
+        "Of jobs: each is one gateway's, whichever of them its clients ask.",
+    ),
+    Panel(
+        "Jobs that changed hands",
+        "ops",
+        (
+            (f"sum(rate(fusec_farm_takeovers_total[{INTERVAL}]))", "taken over"),
+            (f"sum(rate(fusec_farm_fenced_total[{INTERVAL}]))", "given up"),
+        ),
+    ),
+    Panel(
+        "Cut off or draining",
+        "short",
+        (
+            ("sum(fusec_farm_store_breaker_open)", "cut off from the cache service"),
+            ("sum(fusec_farm_draining)", "draining"),
+        ),
+        "Gateways.",
+    ),
+)
+
 FARM: Final = Board(
     "fusec-farm",
     "fusec: compile farm",
@@ -308,6 +337,7 @@ FARM: Final = Board(
                 ),
             ),
         ),
+        ("Gateways", _GATEWAYS),
     ),
 )
 
