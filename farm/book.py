@@ -51,6 +51,10 @@ class JobBook:
         """How many jobs run before this one, if no others come."""
         return self._queue.position(job)
 
+    def waits(self, job: JobId) -> bool:
+        """Whether a job is in the queue."""
+        return job in self._queue
+
     def in_work(self) -> list[Job]:
         """The jobs in work."""
         return [self._jobs[name] for name in self._in_work]
@@ -111,6 +115,11 @@ class JobBook:
     def resume(self, job: Job, now: float) -> Job:
         """A job that was put aside is in work again."""
         self._enter_work(job)
+        return self.put(job.back(now))
+
+    def again(self, job: Job, now: float) -> Job:
+        """A job that was put aside waits in the queue again."""
+        self._queue.push(job.id, job.share, job.request.priority, now)
         return self.put(job.back(now))
 
     def put(self, job: Job) -> Job:

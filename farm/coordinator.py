@@ -153,6 +153,10 @@ class Coordinator:
         """Whether nothing new is begun; what is in work goes on to its end."""
         return self._draining
 
+    def refuses(self, name: JobId) -> bool:
+        """Whether a job is not begun because of that, and is not followed at another gateway."""
+        return self._draining and (self._book.get(name) is None or self._book.waits(name))
+
     def drain(self, *, on: bool) -> None:
         """Begin nothing new from now on, or go on."""
         self._draining = on
@@ -328,6 +332,8 @@ class Coordinator:
             self._fail(name, kinds.get(end.kind, ErrorKind.INTERNAL), end.message)
         elif end is JobState.DONE:
             self._done(name)
+        elif self._draining:
+            self._book.again(self._current(name), self._clock())
         else:
             # At once, whatever is in work: it has waited for its turn, and then for its owner.
             self._start(self._book.resume(self._current(name), self._clock()))

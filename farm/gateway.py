@@ -160,9 +160,7 @@ async def _submit(
 
 def _check_draining(farm: Coordinator, name: JobId) -> None:
     """Nobody waits for a farm that begins nothing; what is in work already is waited for."""
-    job = farm.find(name)
-    waits = job is None or (job.state is JobState.QUEUED and job.elsewhere is None)
-    if farm.draining and waits:
+    if farm.refuses(name):
         text = "the farm is being drained: it ends what it has begun and begins nothing new"
         raise Refused(503, Refusal(DRAINING, text, "", DRAIN_RETRY_S))
 
