@@ -13,7 +13,8 @@ SLOWEST: Final = 20
 
 
 class History:
-    """The last RECENT jobs that are over, and the SLOWEST successful ones of all."""
+    """The last RECENT jobs that are over, and the SLOWEST successful ones of all, by their time in
+    work: how long they have waited says nothing of the graph."""
 
     def __init__(self) -> None:
         self._recent: deque[Job] = deque(maxlen=RECENT)
@@ -23,9 +24,9 @@ class History:
     def add(self, job: Job) -> None:
         """A job is over."""
         self._recent.append(job)
-        if job.error is None and job.ended_at is not None:
+        if job.error is None and job.ended_at is not None and job.started_at:
             self._count += 1
-            heapq.heappush(self._slowest, (job.ended_at - job.submitted_at, -self._count, job))
+            heapq.heappush(self._slowest, (job.ended_at - job.started_at, -self._count, job))
             if len(self._slowest) > SLOWEST:
                 heapq.heappop(self._slowest)
 

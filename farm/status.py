@@ -161,7 +161,7 @@ def _compiled(job: Job, now: float) -> Compiled:
         training_job=job.request.training_job,
         fingerprint=job.fingerprint,
         device=job.request.target.device,
-        seconds=ended - job.submitted_at,
+        seconds=ended - started,
         queued_s=started - job.submitted_at,
         kernels_total=job.kernels_total,
         kernels_stored=job.kernels_stored,

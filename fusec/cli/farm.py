@@ -41,7 +41,7 @@ examples:
   fusec farm drain               begin nothing new (before an upgrade); jobs in work end
   fusec farm undrain             go on
 
-Of several gateways the one that answers is meant: give its address with --remote to mean another.
+Of several gateways the one that answers is meant; docs/farm.md says how to drain a certain one.
 The same as a page for a browser: /farm at the cache service, with the token as the password.
 """
 _STATUS = """\

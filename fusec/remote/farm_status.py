@@ -70,8 +70,8 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A job that is over: ``seconds`` from its submit, of which ``queued_s`` in the queue.
-    ``error`` is empty for success."""
+    """A job that is over: ``seconds`` in work after ``queued_s`` in the queue. ``error`` is empty
+    for success."""
 
     tenant: str
     training_job: str

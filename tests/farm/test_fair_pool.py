@@ -5,9 +5,11 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from farm.devices import CPU
-from farm.fair_pool import FairPool
+from farm.fair_pool import BURST_S, FairPool
 from farm.pool import Task, TaskFailed, settle
 from farm.queue import Share
 from farm.retry import ErrorKind
@@ -156,3 +158,48 @@ def test_a_cancelled_task_in_work_frees_its_place() -> None:
     futures = [pool.submit(_task("a", number)) for number in range(3)]
     pool.cancel(futures[0])
     assert behind.seen == ["a0", "a1", "a2"]
+
+
+class VirtualPool(ManualPool):
+    """Workers that take a second for a task, in the time of a clock."""
+
+    def __init__(self, clock: Clock, workers: int) -> None:
+        super().__init__(cpu=workers)
+        self._clock = clock
+        self._running: list[str] = []
+
+    def second(self) -> None:
+        """What has begun ends; what waits begins."""
+        self._clock.now += 1.0
+        for label in self._running:
+            self.end(label)
+        self._running = list(self.open)[: self.workers]
+
+
+def _seconds_for(tasks: int, workers: int, flood: int, burst_s: float) -> float:
+    """Until the tasks of a tenant that comes are done, beside those of another."""
+    clock = Clock()
+    behind = VirtualPool(clock, workers)
+    pool = FairPool(behind, clock=clock, burst_s=burst_s)
+    for number in range(flood):
+        pool.submit(_task("flood", number))
+    for _ in range(5):
+        behind.second()
+    began = clock.now
+    futures = [pool.submit(_task("new", number)) for number in range(tasks)]
+    while not all(future.done() for future in futures):
+        behind.second()
+    return clock.now - began
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(1, 8), st.integers(1, 60), st.sampled_from([0.0, 10.0, BURST_S]))
+def test_ten_thousand_tasks_of_one_tenant_delay_another_at_most_twofold(
+    workers: int, tasks: int, burst_s: float
+) -> None:
+    alone = _seconds_for(tasks, workers, 0, burst_s)
+    beside = _seconds_for(tasks, workers, 10_000, burst_s)
+    # And what was in work, and ready for a worker, when it came: no task is taken back.
+    assert beside <= 2 * alone + 2
+    if burst_s >= tasks:
+        assert beside <= alone + 2, "a small piece of work is hardly delayed"
