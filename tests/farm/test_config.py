@@ -3,8 +3,9 @@
 import pytest
 
 from cache.errors import ConfigError
+from farm.batch import BATCHES_PER_WORKER, MOST_IN_BATCH, SMALL_SOURCE, batches
 from farm.config import FarmConfig
-from farm.kernels import BATCHES_PER_WORKER, MOST_IN_BATCH, SMALL_SOURCE, batches
+from farm.quota import Quota
 from farm.workers import PlannedKernel
 
 
@@ -61,3 +62,23 @@ def test_a_large_kernel_is_alone() -> None:
     made = batches(_kernels(400, SMALL_SOURCE), 2)
     assert [len(batch) for batch in made] == [1] * 400
     assert batches([], 2) == []
+
+
+def test_quotas_of_tenants() -> None:
+    limits = FarmConfig(queue_limit=400, running_limit=8).limits()
+    assert limits.of("anybody") == Quota(queued=100, running=8)
+    config = FarmConfig(tenants="research=500/8/2, ci=50/2,=/1", tenant_queued=7)
+    limits = config.limits()
+    assert limits.of("research") == Quota(500, 8, 2.0)
+    assert limits.of("ci") == Quota(50, 2)
+    assert limits.of("") == Quota(7, 1), "what is left out is as for the others"
+    assert limits.of("other") == Quota(7, config.running_limit)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["research", "A=1/1", "a=0/1", "a=1/1/0", "a=1/1/nan", "a=1/2/3/4", "a=1/1,a=2/2", "a=x"],
+)
+def test_quotas_that_make_no_sense(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no quota"):
+        FarmConfig(tenants=text)
