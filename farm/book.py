@@ -12,6 +12,7 @@ from farm.job import Job, JobId
 from farm.queue import Backlog, FairQueue
 from farm.quota import Full, Limits, QueueFull
 from farm.retry import RULES, ErrorKind
+from farm.waiters import Waiters
 from fusec.remote.protocol import FarmJob, JobError, Priority
 
 
@@ -31,6 +32,7 @@ class JobBook:
         self._queue: FairQueue[JobId] = FairQueue(weight=lambda tenant: limits.of(tenant).weight)
         self._jobs: dict[JobId, Job] = {}
         self._ended: dict[JobId, None] = {}  # in the order of their ends
+        self._waiters = Waiters()
         self._in_work: set[JobId] = set()
         self._working: Counter[str] = Counter()  # jobs in work, by tenant
         self._held: Counter[str] = Counter()  # bytes of graphs that are not over, by tenant
@@ -87,11 +89,14 @@ class JobBook:
         if job is not None:
             if name in self._queue:  # else it has been taken out to run
                 self._queue.push(name, job.share, request.priority, now)
-            return self.put(job.joined(request.waiter, now, request.priority)), Admission.MERGED
+            another = self._waiters.heard(name, request.waiter, now)
+            joined = job.joined(another=another, priority=request.priority)
+            return self.put(joined), Admission.MERGED
         self._check_room(tenant, len(request.graph))
         self._ended.pop(name, None)
         self._held[tenant] += len(request.graph)
-        job = self.put(Job(request, now, tenant, since=now).heard(request.waiter, now))
+        job = self.put(Job(request, now, tenant, since=now))
+        self._waiters.heard(name, request.waiter, now)
         self._queue.push(name, job.share, request.priority, now)
         return job, Admission.QUEUED
 
@@ -101,7 +106,9 @@ class JobBook:
         while (taken := self._queue.pop(now, self._may_run)) is not None:
             job = self._jobs[taken.item]
             asked = job.request.priority < Priority.WAITING
-            if asked or now - job.last_heard <= self._limits.abandon_s:
+            heard = self._waiters.last_heard(job.id)
+            since = job.submitted_at if heard is None else heard
+            if asked or now - since <= self._limits.abandon_s:
                 self._enter_work(job)
                 return job
             self.fail(job, ErrorKind.ABANDONED, "nobody asked for it any more", now)
@@ -131,15 +138,18 @@ class JobBook:
         """A waiter polled."""
         job = self._jobs.get(name)
         if job is not None and not job.state.final:
-            self.put(job.heard(waiter, now))
+            self._waiters.heard(name, waiter, now)
+
+    def waiters(self, name: JobId) -> int:
+        """How many wait for a job."""
+        return self._waiters.count(name)
 
     def leave(self, name: JobId, waiter: str, now: float) -> bool:
         """A waiter cancels; True if it was the last one, and the job has failed by that."""
         job = self._jobs.get(name)
         if job is None or job.state.final:
             return False
-        job = self.put(job.left(waiter))
-        if job.waiters:
+        if not self._waiters.left(name, waiter):
             return False
         self.fail(job, ErrorKind.CANCELLED, "its last waiter went away", now)
         return True
@@ -190,6 +200,7 @@ class JobBook:
         self._queue.remove(job.id)
         self._leave_work(job)
         self._held[job.tenant] -= len(job.request.graph)
+        self._waiters.forget(job.id)
         self._ended[job.id] = None
         return self.put(ended)
 

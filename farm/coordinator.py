@@ -40,7 +40,9 @@ from fusec.remote.protocol import FarmJob, JobError, JobState, JobStatus
 
 log = logging.getLogger("fusec.farm")
 
-PROGRESS_S: Final = 0.1  # thousands may wait for one job: no more news than they can use
+PROGRESS_S: Final = 0.1
+NEWS_S: Final = 1e-3
+"""Between two answers about one job that is not over: each costs this process that much."""
 
 
 class Coordinator:
@@ -115,15 +117,23 @@ class Coordinator:
         return self._book.get(job.id) or job, admission
 
     async def watch(self, name: JobId, waiter: str, after: int, wait_s: float) -> Job | None:
-        """The job as soon as its seq is above `after`, or as it is after `wait_s` seconds."""
-        deadline = self._clock() + wait_s
+        """The job as soon as its seq is above `after`, or as it is after `wait_s` seconds.
+
+        Where many wait for one job, they hear of its end at once and of the rest the more seldom.
+        """
+        asked = self._clock()
         while True:
+            now = self._clock()
             if waiter:
-                self._book.heard(name, waiter, self._clock())
+                self._book.heard(name, waiter, now)
             job = self._book.get(name)
-            left = deadline - self._clock()
-            if job is None or job.seq > after or job.state.final or left <= 0:
+            if job is None or job.state.final or now >= asked + wait_s:
                 return job
+            left = asked + wait_s - now
+            if job.seq > after:
+                left = min(left, asked + NEWS_S * self._book.waiters(name) - now)
+                if left <= 0:
+                    return job
             event = self._changes.setdefault(name, asyncio.Event())
             try:
                 await asyncio.wait_for(event.wait(), left)

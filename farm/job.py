@@ -42,12 +42,11 @@ class JobId(NamedTuple):
 class Job:
     """One graph of a tenant at the farm. Times are seconds of the farm's clock.
 
-    ``waiters`` maps the name of each client that waits to when it was last heard of. ``merged``
-    counts submits that joined this job instead of compiling. ``seq`` grows with every change that
-    a waiter can see. ``since``: when it entered its state; ``started_at``: when it was taken out
-    of the queue. ``kernels_stored``: those that nobody had to build. ``elsewhere``: how it stands
-    at another gateway, whose job it is. Once final, a job holds the
-    request without the graph.
+    ``merged`` counts submits of others (`farm.waiters`) that joined this job instead of compiling.
+    ``seq`` grows with every change that a waiter can see. ``since``: when it entered its state;
+    ``started_at``: when it was taken out of the queue. ``kernels_stored``: those that nobody had to
+    build. ``elsewhere``: how it stands at another gateway, whose job it is. Once final, a job holds
+    the request without the graph.
     """
 
     request: FarmJob
@@ -61,7 +60,6 @@ class Job:
     kernels_total: int = 0
     kernels_stored: int = 0
     merged: int = 0
-    waiters: tuple[tuple[str, float], ...] = ()
     elsewhere: JobStatus | None = None
     error: JobError | None = None
     ended_at: float | None = None
@@ -79,11 +77,6 @@ class Job:
     def share(self) -> Share:
         """Whose share of the farm it takes: that of the training job which asked first."""
         return Share(self.tenant, self.request.training_job)
-
-    @property
-    def last_heard(self) -> float:
-        """When a waiter was heard of last."""
-        return max((seen for _, seen in self.waiters), default=self.submitted_at)
 
     def to(self, state: JobState, now: float, *, kernels_total: int | None = None) -> Job:
         """The job in its next state; `done` and `failed` are for the last. May raise
@@ -137,24 +130,13 @@ class Job:
         """The job given up; a submit within `remember_s` seconds gets the same answer."""
         return self._ended(JobState.FAILED, now, error, remember_s)
 
-    def heard(self, waiter: str, now: float) -> Job:
-        """`waiter` submitted or asked; it waits from now on if it did not."""
-        others = tuple(item for item in self.waiters if item[0] != waiter)
-        return replace(self, waiters=(*others, (waiter, now)))
-
-    def joined(self, waiter: str, now: float, priority: Priority = Priority.BACKGROUND) -> Job:
+    def joined(self, *, another: bool, priority: Priority = Priority.BACKGROUND) -> Job:
         """A submit of the same graph, which counts as urgent as the most urgent one; one more
         merge if it came from another client."""
-        known = any(name == waiter for name, _ in self.waiters)
         request = self.request
         if priority > request.priority:
             request = replace(request, priority=priority)
-        merged = self.merged + (0 if known else 1)
-        return replace(self.heard(waiter, now), request=request, merged=merged)
-
-    def left(self, waiter: str) -> Job:
-        """`waiter` waits no more."""
-        return replace(self, waiters=tuple(item for item in self.waiters if item[0] != waiter))
+        return replace(self, request=request, merged=self.merged + another)
 
     def status(self, position: int = 0, left_s: float | None = None) -> JobStatus:
         """What a waiter is told; `position` jobs are before it, and it takes `left_s` seconds."""

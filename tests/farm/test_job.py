@@ -3,6 +3,7 @@
 import pytest
 
 from farm.job import IllegalTransition, Job
+from farm.waiters import Waiters
 from fusec.remote.protocol import JobError, JobState
 from tests.farm.tiny_stages import farm_job
 
@@ -41,7 +42,14 @@ def test_every_visible_change_raises_seq() -> None:
 
 
 def test_merges_count_other_clients_only() -> None:
-    job = _job().heard("a", 10.0).joined("a", 11.0).joined("b", 12.0).joined("b", 13.0)
+    job, waiters = _job(), Waiters()
+    assert waiters.last_heard(job.id) is None
+    for name, now in (("a", 10.0), ("a", 11.0), ("b", 13.0), ("a", 12.0), ("b", 13.0)):
+        another = waiters.heard(job.id, name, now)
+        if now > 10.0:
+            job = job.joined(another=another)
     assert job.merged == 1
-    assert job.last_heard == 13.0
-    assert job.left("b").waiters == (("a", 11.0),)
+    assert waiters.last_heard(job.id) == 13.0
+    assert not waiters.left(job.id, "b")
+    assert waiters.last_heard(job.id) == 12.0
+    assert waiters.left(job.id, "a")
