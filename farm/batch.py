@@ -49,10 +49,13 @@ def batches(kernels: Sequence[PlannedKernel], workers: int) -> list[list[Planned
     """Group small kernels, so that scheduling costs less, without starving a worker.
 
     A kernel of much source is alone. Small ones share a task of at most MOST_IN_BATCH, while there
-    are still BATCHES_PER_WORKER tasks for each worker.
+    are still BATCHES_PER_WORKER tasks for each worker. Much source comes first, as what probably
+    takes longest: whatever is started last should be short (R. Graham, "Bounds on Multiprocessing
+    Timing Anomalies", 1969).
     """
-    small = [kernel for kernel in kernels if len(kernel.source) < SMALL_SOURCE]
-    made = [[kernel] for kernel in kernels if len(kernel.source) >= SMALL_SOURCE]
+    longest = sorted(kernels, key=lambda kernel: -len(kernel.source))
+    small = [kernel for kernel in longest if len(kernel.source) < SMALL_SOURCE]
+    made = [[kernel] for kernel in longest if len(kernel.source) >= SMALL_SOURCE]
     size = len(small) // max(1, workers * BATCHES_PER_WORKER)
     size = min(MOST_IN_BATCH, max(1, size))
     made.extend(list(small[at : at + size]) for at in range(0, len(small), size))

@@ -49,6 +49,9 @@ class Shelf:
         self._store = store
         self._clock = clock
         self._calls = StoreCalls(attempts, THREADS, "farm-store")
+        # A model's kernels are published while others wait for look-ups and for their artifacts,
+        # which must not stand in line behind hundreds of writes that nobody waits for.
+        self._behind = StoreCalls(attempts, THREADS, "farm-kernels")
         self._signer = signer
         self._trust = trust
         self._revoked_at = float("-inf")
@@ -71,7 +74,8 @@ class Shelf:
         """Publish a binary by itself. A fault costs a later build, not this job."""
         manifest = Manifest.of("kernel", {KERNEL_BLOB: binary})
         try:
-            await self.publish(key, manifest, {KERNEL_BLOB: binary})
+            blobs = {KERNEL_BLOB: binary}
+            await self._behind.call(lambda: self._publish(key, manifest, blobs, None))
         except TaskFailed:
             return  # counted already
 
@@ -125,6 +129,7 @@ class Shelf:
 
     def close(self) -> None:
         self._calls.close()
+        self._behind.close()
 
     def _publish(
         self, key: str, manifest: Manifest, blobs: Mapping[str, bytes], claim: Claim | None
