@@ -8,6 +8,7 @@ from pathlib import Path
 from ssl import SSLContext
 from typing import Final
 
+import httpx
 from prometheus_client import CollectorRegistry
 
 from cache.asgi import App
@@ -73,13 +74,15 @@ def open_app(
     key: SigningKey | None = None,
     open_namespace: Callable[[str], SwapStore] | None = None,
     clock: Callable[[], float] = time.monotonic,
+    to_peers: httpx.AsyncBaseTransport | None = None,
 ) -> App:
     """The gateway's application over a pool and the store that artifacts are published to.
 
     stages: what assembles artifacts and computes fingerprints here; the pool's runner has its own.
     key: what signs, by default that of `config.signing_key`; artifacts are unsigned without.
     open_namespace: the store of a namespace other than the default; there are none without.
-    clock: seconds; another one lets a simulation run in a time of its own.
+    clock: seconds; another one lets a simulation run in a time of its own. to_peers: the way to
+    other gateways, by default the network.
     Raises ConfigError for key files that are none.
     """
     metrics = FarmMetrics(registry or CollectorRegistry())
@@ -115,7 +118,7 @@ def open_app(
             stages or FusecStages(),
             metrics,
             limits=limits,
-            peers=Peers(member, config.token, _verify(config)),
+            peers=Peers(member, config.token, _verify(config), transport=to_peers),
             tracing=tracing,
             clock=clock,
         )

@@ -48,13 +48,22 @@ def address_proof(token: str, owner: str, address: str) -> str:
 class Peers:
     """Asks other gateways; ``me`` waits for their jobs under its own name.
 
-    verify: certificates to trust where they serve https. Lives in one event loop.
+    verify: certificates to trust where they serve https. transport: another way to them than the
+    network. Lives in one event loop.
     """
 
-    def __init__(self, me: Member, token: str, verify: SSLContext | bool = True) -> None:
+    def __init__(
+        self,
+        me: Member,
+        token: str,
+        verify: SSLContext | bool = True,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
         self._me = me
         self._token = token
         self._verify = verify
+        self._transport = transport
         self._http: httpx.AsyncClient | None = None
 
     async def ask(
@@ -94,7 +103,9 @@ class Peers:
         if job.tenant:
             headers[NAMESPACE_HEADER] = job.tenant
         if self._http is None:
-            self._http = httpx.AsyncClient(trust_env=False, verify=self._verify)
+            self._http = httpx.AsyncClient(
+                trust_env=False, verify=self._verify, transport=self._transport
+            )
         try:
             return await self._http.request(
                 method,
