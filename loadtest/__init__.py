@@ -1,1 +1,1 @@
-"""Load on a real service and farm, and what must hold under it; not part of the wheel."""
+"""Load on a real service and farm, and simulated past one machine; not part of the wheel."""

@@ -1,0 +1,130 @@
+"""Measures the servers: processor seconds a request, of real processes on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from cache.artifacts import publish
+from cache.digest import digest
+from cache.local import LocalStore
+from cache.manifest import Manifest
+from cache.protocol import MSGPACK, PATH_COMPILE, pack
+from fusec.artifact.fingerprint import graph_fingerprint, toolchain
+from fusec.options import Options, Target
+from fusec.remote.protocol import SUBMIT_PATH, FarmJob
+from loadtest.costs.model import Requests
+from loadtest.costs.processor import process_cpu_s
+
+SMALL: Final = 40_000  # bytes of a graph
+LARGE: Final = 4_000_000
+BLOB: Final = 4_000_000
+START_S: Final = 120.0
+Ask = Callable[[], httpx.Response]
+
+
+def measure(count: int, say: Callable[[str], None]) -> Requests:
+    """Ask each server `count` times for each thing."""
+    with (
+        tempfile.TemporaryDirectory(prefix="fusec-costs-") as folder,
+        contextlib.ExitStack() as life,
+    ):
+        key, blob = _fill(Path(folder))
+        say("a gateway whose jobs never end, and the cache service before it")
+        port = _free_port()
+        gateway = life.enter_context(
+            _server([sys.executable, "-m", "loadtest.costs.gateway_process", str(port)], port)
+        )
+        front = _free_port()
+        command = [sys.executable, "-m", "cache", "serve", "--port", str(front)]
+        command += ["--store", f"file://{folder}", "--farm-url", f"http://127.0.0.1:{port}"]
+        service = life.enter_context(_server(command, front))
+        http = life.enter_context(httpx.Client(timeout=60.0))
+        straight, through = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{front}"
+        small, large = _job(SMALL), _job(LARGE)
+        submit = _cpu_s(gateway, lambda: _submit(http, straight, small), count)
+        more = _cpu_s(gateway, lambda: _submit(http, straight, large), max(8, count // 20))
+        poll = f"{PATH_COMPILE}/{small.fingerprint}?wait=0&after=0&waiter=w"
+        headers = {"content-type": MSGPACK}
+        lookup = pack({"keys": [key]})
+        return Requests(
+            submit_s=submit,
+            submit_mb_s=max(0.0, (more - submit) / ((LARGE - SMALL) / 1e6)),
+            poll_s=_cpu_s(gateway, lambda: http.get(straight + poll), count),
+            pass_on_s=_cpu_s(service, lambda: http.get(through + poll), count),
+            lookup_s=_cpu_s(
+                service,
+                lambda: http.post(through + "/v1/entries/lookup", content=lookup, headers=headers),
+                count,
+            ),
+            blob_mb_s=_cpu_s(
+                service, lambda: http.get(through + f"/v1/blobs/{blob}"), max(8, count // 20)
+            )
+            / (BLOB / 1e6),
+        )
+
+
+def _job(size: int) -> FarmJob:
+    """A submit of a graph of that size; the gateway never decodes it."""
+    graph, target, options = os.urandom(size), Target("cuda", "sm_90"), Options()
+    fingerprint = graph_fingerprint(graph, target, options, toolchain())
+    return FarmJob(fingerprint.hex, fingerprint.entries, graph, target, options, "w")
+
+
+def _submit(http: httpx.Client, url: str, job: FarmJob) -> httpx.Response:
+    return http.post(url + SUBMIT_PATH, content=job.encode(), headers={"content-type": MSGPACK})
+
+
+def _cpu_s(pid: int, ask: Ask, count: int) -> float:
+    """Processor seconds of a server, a request."""
+    for _ in range(4):
+        ask().raise_for_status()
+    before = process_cpu_s(pid)
+    for _ in range(count):
+        ask().raise_for_status()
+    return (process_cpu_s(pid) - before) / count
+
+
+def _fill(folder: Path) -> tuple[str, str]:
+    """A store with an artifact and a large blob: their key and digest."""
+    store = LocalStore(folder)
+    key, data = f"graph/{1:064x}", os.urandom(BLOB)
+    publish(store, key, Manifest.of("graph", {"b": b"x"}, os.urandom(800)), {"b": b"x"})
+    store.put_blob(digest(data), data)
+    return key, digest(data)
+
+
+@contextlib.contextmanager
+def _server(command: list[str], port: int) -> Iterator[int]:
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        give_up = time.monotonic() + START_S
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            if child.poll() is not None or time.monotonic() > give_up:
+                raise RuntimeError(f"{' '.join(command[1:4])} did not start")
+            time.sleep(0.1)
+        yield child.pid
+    finally:
+        child.terminate()
+        try:
+            child.wait(10)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])

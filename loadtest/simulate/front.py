@@ -1,0 +1,211 @@
+"""The way from a rank to a gateway: the cache service's replicas, and the gateways behind them.
+
+A gateway is the real ASGI application; the service is the processor time and the bytes that it
+costs. A gateway that has died answers nobody and hears nothing: its own timers find a store that
+does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import httpx
+
+from cache.asgi import App
+from cache.protocol import MSGPACK, Value, pack, unpack
+from fusec.remote.protocol import MAX_STATUS, SUBMIT_PATH
+from loadtest.costs.model import Costs
+from loadtest.simulate.host import Cores, Host
+from loadtest.simulate.store import MB, Stores, Weather
+from loadtest.simulate.virtual import VirtualLoop
+from loadtest.simulate.workload import SimGraph
+
+FIRST_PORT: Final = 8701  # of the first gateway; those of the others follow
+ROUND_TRIP_S: Final = 0.001  # between two machines of one site
+REFUSED: Final[tuple[int, Value]] = (
+    503,
+    {"error": {"kind": "NoFarm", "message": "the compile farm does not answer"}},
+)
+DEAD_KNOWN_S: Final = 10.0  # until a gateway that died is asked no more, by its readiness probe
+
+
+@dataclass
+class Gateway:
+    """One gateway, and the requests that it is at."""
+
+    host: Host
+    app: App
+    requests: set[asyncio.Task[Any]] = field(default_factory=set)
+    listed: bool = True
+
+
+class Front:
+    """The service in front of the gateways."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        costs: Costs,
+        stores: Stores,
+        weather: Weather,
+        *,
+        cores: int,
+        gbit_s: float,
+    ) -> None:
+        self.gateways: list[Gateway] = []
+        self.cores = Cores(loop, cores)
+        self.line = Cores(loop)
+        self._loop = loop
+        self._costs = costs
+        self._stores = stores
+        self._weather = weather
+        self._bytes_s = gbit_s * 1e9 / 8
+        self._turn = 0
+        self._kept: dict[str, float] = {}
+
+    async def compile_route(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        *,
+        body: Value = None,
+        params: Mapping[str, str | int | float] | None = None,
+        size: int = 0,
+    ) -> tuple[int, Value]:
+        """Pass a request on to a gateway. size: of the graph that it would bring."""
+        await asyncio.sleep(ROUND_TRIP_S + self.line.reserve(size / self._bytes_s))
+        await asyncio.sleep(self.cores.reserve(self._costs.requests.pass_on_s))
+        gateway = self._next()
+        return await self.at_gateway(
+            gateway, method, path, headers, body=body, params=params, size=size
+        )
+
+    async def at_gateway(
+        self,
+        gateway: Gateway | None,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        *,
+        body: Value = None,
+        params: Mapping[str, str | int | float] | None = None,
+        size: int = 0,
+    ) -> tuple[int, Value]:
+        """Ask one gateway, which pays for it."""
+        costs = self._costs.requests
+        if gateway is None or not gateway.host.lives():
+            return REFUSED
+        paid = (
+            costs.poll_s if path != SUBMIT_PATH else costs.submit_s + size / MB * costs.submit_mb_s
+        )
+        task = asyncio.current_task()
+        assert task is not None
+        gateway.requests.add(task)
+        try:
+            await asyncio.sleep(gateway.host.core.reserve(paid))
+            status, answer = await call(gateway.app, method, path, headers, body, params)
+        except asyncio.CancelledError:
+            if gateway.host.lives():
+                raise
+            task.uncancel()  # `kill` has cut the connection
+            return REFUSED
+        finally:
+            gateway.requests.discard(task)
+        return status, unpack(answer, max_bytes=MAX_STATUS) if answer else None
+
+    def has(self, tenant: str, graph: SimGraph) -> bool:
+        """Whether the artifact stands."""
+        return self._stores.of(tenant).get_entry(f"graph/{graph.fingerprint}") is not None
+
+    async def fetch(self, graph: SimGraph, *, fresh: bool) -> None:
+        """Read an artifact that stands: its entry, from S3 where it must be fresh, and its blobs,
+        from S3 the first time."""
+        costs, size = self._costs, graph.artifact_bytes
+        await asyncio.sleep(ROUND_TRIP_S)
+        paid = 2 * costs.requests.lookup_s + size / MB * costs.requests.blob_mb_s
+        await asyncio.sleep(self.cores.reserve(paid))
+        name = graph.fingerprint
+        if fresh and name not in self._kept:
+            # Those that come while it is being read wait for the same answer.
+            read_s = (2 * costs.store.get_s + size / MB * costs.store.mb_s) * self._weather.slow
+            self._kept[name] = self._loop.time() + read_s
+        await asyncio.sleep(max(0.0, self._kept.get(name, 0.0) - self._loop.time()))
+        await asyncio.sleep(self.line.reserve(size / self._bytes_s))
+
+    async def look_up(self) -> None:
+        """Ask for an entry that may not be there: the store is asked, too."""
+        await asyncio.sleep(ROUND_TRIP_S + self.cores.reserve(self._costs.requests.lookup_s))
+        await asyncio.sleep(self._costs.store.get_s * self._weather.slow)
+
+    def kill(self, gateway: Gateway) -> None:
+        """A gateway is gone at once; the service goes on asking it for a while."""
+        gateway.host.die()
+        for task in list(gateway.requests):
+            task.cancel()
+        self._loop.call_later(DEAD_KNOWN_S, self._unlist, gateway)
+
+    def _unlist(self, gateway: Gateway) -> None:
+        gateway.listed = False
+
+    def _next(self) -> Gateway | None:
+        listed = [gateway for gateway in self.gateways if gateway.listed]
+        self._turn += 1
+        return listed[self._turn % len(listed)] if listed else None
+
+
+class ToPeers(httpx.AsyncBaseTransport):
+    """The way from one gateway to another."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """See `httpx.AsyncBaseTransport`."""
+        number = (request.url.port or 0) - FIRST_PORT
+        status, value = await self._front.at_gateway(
+            self._front.gateways[number],
+            request.method,
+            request.url.path,
+            dict(request.headers),
+            params=dict(request.url.params),
+        )
+        if status == REFUSED[0]:
+            raise httpx.ConnectError("the simulated gateway does not answer")
+        return httpx.Response(status, content=pack(value))
+
+
+async def call(
+    app: App,
+    method: str,
+    path: str,
+    headers: Mapping[str, str],
+    body: Value = None,
+    params: Mapping[str, str | int | float] | None = None,
+) -> tuple[int, bytes]:
+    """One request to an ASGI application in this loop: (status, body of the answer)."""
+    packed = b"" if body is None else pack(body)
+    sent = {"content-type": MSGPACK, "content-length": str(len(packed)), **headers}
+    scope: MutableMapping[str, Any] = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": urlencode(params or {}).encode(),
+        "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
+    }
+    status, answer = 0, b""
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": packed, "more_body": False}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        nonlocal status, answer
+        status = message.get("status", status)
+        answer += message.get("body", b"")
+
+    await app(scope, receive, send)
+    return status, answer

@@ -1,0 +1,79 @@
+"""`farm.workers.Stages` of models that do not exist: results are names, time is charged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cache.manifest import Manifest
+from cache.protocol import pack
+from farm.workers import Planned, PlannedKernel
+from fusec.errors import CompileError, WireError
+from fusec.options import Options, Target
+from loadtest.simulate.host import Host
+from loadtest.simulate.tally import Tally
+from loadtest.simulate.virtual import Gone, VirtualLoop
+from loadtest.simulate.workload import Catalogue, SimGraph, identity
+
+
+class WorkerDied(Exception):
+    """A kernel has taken the worker that compiled it along."""
+
+
+class SimulatedStages:
+    """The compiler as the workers have it; with a host also as its gateway has it."""
+
+    def __init__(
+        self, loop: VirtualLoop, catalogue: Catalogue, tally: Tally, host: Host | None = None
+    ) -> None:
+        self._loop = loop
+        self._catalogue = catalogue
+        self._tally = tally
+        self._host = host
+        self._entries: dict[bytes, tuple[tuple[str, str], ...]] = {}
+
+    def plan(self, graph: bytes, target: Target, options: Options) -> Planned:
+        """See `Stages`."""
+        found = self._graph(graph)
+        self._tally.plans(found)
+        self._loop.charge(found.plan_s)
+        kernels = tuple(PlannedKernel(*identity(each), each.source) for each in found.kernels)
+        return Planned(graph, kernels)
+
+    def build(self, source: bytes, target: Target) -> bytes:
+        """See `Stages`. Raises WorkerDied for a kernel with that fault."""
+        kernel = self._catalogue.kernels[source]
+        self._tally.builds(kernel)
+        self._loop.charge(kernel.cpu_s)
+        if kernel.fault == "dies":
+            raise WorkerDied
+        if kernel.fault == "fails":
+            raise CompileError("the simulated compiler says no", output="")
+        return identity(kernel)[0].encode()
+
+    def assemble(
+        self, plan: bytes, binaries: Mapping[str, bytes]
+    ) -> tuple[Manifest, dict[str, bytes]]:
+        """See `Stages`. At a gateway."""
+        assert self._host is not None
+        if not self._host.lives():
+            raise Gone
+        self._loop.charge(self._host.core.reserve(self._graph(plan).assemble_s))
+        blobs = {"program": pack([plan, sorted(binaries)])}
+        return Manifest.of("graph", blobs, b"simulated"), blobs
+
+    def fingerprint(
+        self, graph: bytes, target: Target, options: Options
+    ) -> tuple[tuple[str, str], ...]:
+        """See `Stages`. Its time is part of a submit's, as that was measured."""
+        if graph not in self._entries:
+            self._entries[graph] = self._graph(graph).entries()
+        return self._entries[graph]
+
+    def warm(self) -> None:
+        """See `Stages`."""
+
+    def _graph(self, data: bytes) -> SimGraph:
+        try:
+            return self._catalogue.graphs[data]
+        except KeyError as error:
+            raise WireError("a graph that is in no catalogue") from error
