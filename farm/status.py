@@ -138,7 +138,7 @@ class Reporter:
             stage_s=now - job.since,
             kernels_done=job.kernels_done,
             kernels_total=job.kernels_total,
-            waiters=len(job.waiters),
+            waiters=self._book.waiters(job.id),
             left_s=self._estimates.left_s(job, 0, self._slots, now),
         )
 

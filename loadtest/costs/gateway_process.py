@@ -27,6 +27,9 @@ class NeverPool:
         """See `Pool`."""
         return ()
 
+    def want(self, needs: str, tasks: int) -> None:
+        """See `Pool`."""
+
     def submit(self, task: Task) -> Future[bytes]:
         """See `Pool`."""
         return Future()

@@ -219,6 +219,9 @@ class SimulatedPool:
         """See `Pool`."""
         return self._cluster.classes()
 
+    def want(self, needs: str, tasks: int) -> None:
+        """See `Pool`. The simulated cluster does not grow."""
+
     def submit(self, task: Task) -> Future[bytes]:
         """See `Pool`."""
         future: Future[bytes] = Future()
