@@ -52,6 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             done += 1
             print(f"round {done}:", *account.lines(), sep="\n  ", flush=True)
+            for why in account.why:
+                if why.startswith("failed"):
+                    print(f"  {why}")
             broken += account.broken()
     for text in broken:
         print(f"BROKEN: {text}", file=sys.stderr)

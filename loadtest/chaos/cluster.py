@@ -125,8 +125,10 @@ def _children(pid: int) -> list[int]:
 
 
 def _busy(pid: int) -> bool:
-    """Ray's workers say in their title what they do."""
+    """Ray's workers say in their title what they do; its agents, whose end takes the node along,
+    have one too."""
     with suppress(OSError):
         title = Path(f"/proc/{pid}/cmdline").read_bytes()
-        return title.startswith(b"ray::") and not title.startswith(b"ray::IDLE")
+        idle = title.startswith(b"ray::IDLE") or b"Agent" in title
+        return title.startswith(b"ray::") and not idle
     return False
