@@ -123,7 +123,7 @@ def tenants(stand: Stand, scale: Scale) -> Outcome:
         tenants.__doc__ or "",
         (
             no_errors(alone, beside, behind),
-            Objective("the quiet tenant's start beside the flood, to alone", ratio, 4.0, "x"),
+            Objective("the quiet tenant's start beside the flood, to alone", ratio, 2.5, "x"),
         ),
         {
             "quiet tenant alone": f"{_last(alone):.1f} s",
