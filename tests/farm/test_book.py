@@ -195,3 +195,27 @@ def test_a_client_that_joins_a_prewarm_hurries_it() -> None:
     first = book.next(0.0)
     assert first is not None
     assert first.id == asked.id
+
+
+def test_a_job_put_aside_frees_its_slot_and_comes_back() -> None:
+    book = JobBook(Limits(running=1, quota=Quota(running=1)))
+    first, _ = book.submit(farm_job("t.a"), 0.0)
+    second, _ = book.submit(farm_job("t.b"), 0.0)
+    taken = book.next(1.0)
+    assert taken is not None
+    assert taken.id == first.id
+    assert book.next(1.0) is None
+    aside = book.aside(taken.to(JobState.LOWERING, 1.0), 2.0)
+    assert (aside.state, book.running, book.queued) == (JobState.QUEUED, 0, 1)
+    _, admission = book.submit(farm_job("t.a", waiter="other"), 2.0)
+    assert admission is Admission.MERGED, "it is in flight, though neither queued nor in work"
+    assert book.queued == 1
+    following = book.next(2.0)
+    assert following is not None
+    assert following.id == second.id
+    current = book.get(first.id)
+    assert current is not None
+    resumed = book.resume(current, 3.0)
+    assert book.running == 2
+    book.fail(resumed, ErrorKind.INTERNAL, "over", 4.0)
+    assert book.running == 1

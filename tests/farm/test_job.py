@@ -4,7 +4,7 @@ import pytest
 
 from farm.job import IllegalTransition, Job
 from farm.waiters import Waiters
-from fusec.remote.protocol import JobError, JobState
+from fusec.remote.protocol import JobError, JobState, JobStatus
 from tests.farm.tiny_stages import farm_job
 
 
@@ -53,3 +53,19 @@ def test_merges_count_other_clients_only() -> None:
     assert not waiters.left(job.id, "b")
     assert waiters.last_heard(job.id) == 12.0
     assert waiters.left(job.id, "a")
+
+
+def test_a_job_that_another_gateway_does_waits_and_tells_what_that_one_says() -> None:
+    job = _job().to(JobState.LOWERING, 11.0).to(JobState.COMPILING, 11.0, kernels_total=3)
+    job = job.kernels(2).back(12.0)
+    assert (job.state, job.status().kernels_total) == (JobState.QUEUED, 0)
+    there = JobStatus(job.fingerprint, JobState.COMPILING, seq=2, kernels_done=1, kernels_total=3)
+    followed = job.followed(there)
+    told = followed.status(position=7)
+    assert (told.state, told.kernels_done, told.position) == (JobState.COMPILING, 1, 0)
+    assert told.seq == job.seq + 1, "not the other gateway's: waiters count in this one's"
+    mine = followed.back(13.0).to(JobState.LOWERING, 13.0)
+    assert mine.status().state is JobState.LOWERING
+    assert followed.done(14.0, remember_s=1.0).status().state is JobState.DONE
+    with pytest.raises(IllegalTransition):
+        followed.done(14.0, remember_s=1.0).back(15.0)
