@@ -116,6 +116,10 @@ class Cluster:
                 self._loop.call_later(NODE_BACK_S, self._ready, worker)
             worker.gone = True
 
+    def tasks_of(self, host: Host) -> int:
+        """How many tasks of a gateway are in work."""
+        return sum(1 for w in self._workers if w.entry is not None and w.entry.host is host)
+
     def host_died(self, host: Host) -> None:
         """A gateway is gone, and Ray ends the tasks of a driver that is."""
         for worker in self._workers:

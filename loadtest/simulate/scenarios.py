@@ -133,14 +133,17 @@ async def _slow_store(world: World, size: Size) -> None:
 
 
 async def _gateway_dies(world: World, size: Size) -> None:
-    """One of two gateways dies while it compiles."""
-    world.beside(_kill_after(world, 12.0))
+    """The gateway that has work dies with it."""
+    world.beside(_kill_owner(world))
     await _cold(world, size)
 
 
-async def _kill_after(world: World, seconds: float) -> None:
-    await asyncio.sleep(seconds)
-    world.kill(0)
+async def _kill_owner(world: World) -> None:
+    gateways = world.front.gateways
+    while not any(world.tally.built):
+        await asyncio.sleep(0.1)
+    work = [world.cluster.tasks_of(gateway.host) for gateway in gateways]
+    world.kill(work.index(max(work)))
 
 
 def _long_queue(size: Size) -> Setup:

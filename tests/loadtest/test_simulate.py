@@ -76,6 +76,14 @@ def test_a_slow_store_delays_and_loses_nothing():
     assert run.ranks == SMALL.ranks
 
 
+def test_a_gateway_dies_with_its_work_and_another_does_it():
+    run = _play("gateway-dies", Size(ranks=40, workers=4, kernels=48))
+    assert run.ranks == 40
+    assert run.compiles_per_kernel <= 2.0
+    assert run.plans_per_graph <= 2.0
+    assert run.sources["farm"] > 0
+
+
 def test_the_same_seed_is_the_same_run_in_every_process():
     code = (
         "import json, dataclasses; from tests.loadtest.test_simulate import _play, SMALL;"
