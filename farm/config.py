@@ -140,6 +140,13 @@ class FarmConfig:
         default=300.0,
         metadata={"help": "longest work on a graph or a kernel, in seconds and seconds of a CPU"},
     )
+    verify_s: float = field(
+        default=60.0,
+        metadata={"help": "longest verification of an artifact against eager, in seconds; 0: none"},
+    )
+    tune: bool = field(
+        default=True, metadata={"help": "time kernels on the cluster's GPUs behind the clients"}
+    )
     work_mb: int = field(
         default=8192,
         metadata={"help": "most memory of a compiler's process, in MiB"},
@@ -161,6 +168,8 @@ class FarmConfig:
             raise ConfigError(f"lease_s is not within 0 and {MAX_TERM_S:g}")
         if self.advertise and not self.advertise.startswith(("http://", "https://")):
             raise ConfigError(f"advertise {self.advertise!r:.60} is not an http address")
+        if self.verify_s < 0:
+            raise ConfigError("verify_s cannot be negative; 0 verifies nothing")
         if self.work_mb < LEAST_WORK_MB:
             raise ConfigError(f"work_mb must be {LEAST_WORK_MB} at least: compilers need as much")
         if self.front_role not in ROLES:

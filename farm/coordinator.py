@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from cache.artifacts import Found
 from cache.errors import CacheError, Fenced
 from farm.attempts import Attempts
 from farm.book import Admission, JobBook
@@ -33,7 +34,10 @@ from farm.retry import ErrorKind
 from farm.spaces import Space, Spaces
 from farm.status import Reporter
 from farm.tracing import FarmTracing
+from farm.tuning import Tuning, Untuned
+from farm.verifier import Verifier
 from farm.workers import Planned, PlannedKernel, Stages, kind_of, plan_task
+from fusec.artifact.quality import quality_of
 from fusec.errors import FusecError
 from fusec.options import Target
 from fusec.remote.protocol import FarmJob, JobError, JobState, JobStatus
@@ -57,6 +61,8 @@ class Coordinator:
         metrics: FarmMetrics,
         *,
         limits: Limits,
+        verifier: Verifier,
+        tuning: Tuning | None = None,
         peers: Peers | None = None,
         tracing: FarmTracing | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -66,6 +72,8 @@ class Coordinator:
         self.stages = stages
         self.metrics = metrics
         self._attempts = attempts
+        self._verifier = verifier
+        self._tuning = tuning
         self._book = JobBook(limits)
         self._running_limit = limits.running
         self.tracing = tracing or FarmTracing()
@@ -191,6 +199,8 @@ class Coordinator:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._tuning is not None:
+            await self._tuning.close()
         for space in self.spaces:
             await space.builds.close()
             await space.ownership.close()
@@ -261,9 +271,19 @@ class Coordinator:
         self._move(job.id, JobState.PUBLISHING)
         async with self._timed("assemble", request.target):
             manifest, blobs = await asyncio.to_thread(self.stages.assemble, planned.plan, binaries)
+        async with self._timed("verify", request.target):
+            found = await self._verifier.verified(
+                request.graph,
+                request.target,
+                Found(manifest, blobs),
+                job.share,
+                request.priority,
+            )
         async with self._timed("publish", request.target):
             claim = await holding.claim()
-            await space.shelf.publish(f"graph/{job.fingerprint}", manifest, blobs, claim)
+            key = f"graph/{job.fingerprint}"
+            await space.shelf.publish(key, found.manifest, found.blobs, claim)
+        self.metrics.published.labels(quality_of(found.manifest.meta).tier).inc()
         current = self._current(job.id)
         self._estimates.learn(current, self._clock())
         self._done(job.id)
@@ -278,6 +298,27 @@ class Coordinator:
         )
         self._observe("total", request.target, seconds)
         self.metrics.seconds_saved.inc(seconds * current.merged)
+        if self._tuning is not None:
+            graph = Untuned(request, planned.plan, binaries, space.shelf, job.tenant)
+            await self._tuning.offer(graph, found.manifest)
+
+    async def retune(self, tenant: str, fingerprint: str) -> bool:
+        """Have a published, untuned graph of a tenant tuned; False where there is none such, or
+        nothing is tuned here. Raises TaskFailed, FusecError."""
+        if self._tuning is None:
+            return False
+        space = self.spaces.of(tenant)
+        request = await self._tuning.stored_job(space.shelf, fingerprint)
+        standing = await space.shelf.standing(f"graph/{fingerprint}")
+        if request is None or standing is None or standing.manifest.is_final:
+            return False
+        planned = Planned.decode(await self._attempts.run(plan_task(request)))
+        binaries = await space.shelf.kernels([kernel.key for kernel in planned.kernels])
+        by_digest = {k.digest: binaries[k.key] for k in planned.kernels if k.key in binaries}
+        if len(by_digest) < len(planned.kernels):
+            return False  # collected: a submit compiles it anew
+        self._tuning.add(Untuned(request, planned.plan, by_digest, space.shelf, tenant))
+        return True
 
     async def _binaries(
         self, job: Job, space: Space, kernels: tuple[PlannedKernel, ...]

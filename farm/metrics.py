@@ -13,6 +13,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from cache.series import Catalogue
 from farm.quota import Full
 from farm.retry import ErrorKind
+from fusec.artifact.quality import Outcome, Tier
+from fusec.codegen.triton_toolchain import ISAS
 from fusec.remote.protocol import Priority
 
 _SECONDS: Final = (
@@ -20,8 +22,8 @@ _SECONDS: Final = (
 )  # fmt: skip
 """From a kernel of a few lines to the longest task: `FarmConfig.task_s` is half an hour."""
 STAGES: Final = (
-    "queue", "plan", "lower", "schedule", "codegen", "lookup", "build", "assemble", "publish",
-    "total",
+    "queue", "plan", "lower", "schedule", "codegen", "lookup", "build", "assemble", "verify",
+    "publish", "total",
 )  # fmt: skip
 TARGETS: Final = ("cpu", "cuda")
 """Kinds of devices; `fusec.options.Target.device`."""
@@ -94,6 +96,39 @@ class FarmMetrics:
             "fusec_farm_fenced",
             "Jobs given up because another gateway had taken them over: nothing of them was"
             " published from here.",
+        )
+        self.verifications = make.counter(
+            "fusec_farm_verifications",
+            "Artifacts compared with eager before they were published.",
+            {"outcome": Outcome},
+        )
+        self.published = make.counter(
+            "fusec_farm_published",
+            "Artifacts published first, by who chose their kernels' variants.",
+            {"tier": Tier},
+        )
+        self.tuned = make.counter(
+            "fusec_farm_tuned",
+            "Untuned artifacts after tuning: replaced, kept (another was better already), wrong"
+            " (the tuned one failed its verification), failed, dropped (too many waited).",
+            {"outcome": ("replaced", "kept", "wrong", "failed", "dropped")},
+        )
+        self.tuned_kernels = make.counter(
+            "fusec_farm_tuned_kernels",
+            "Kernels of graphs being tuned: known (a record stood), shared (raced for another"
+            " graph), timed, failed.",
+            {"source": ("known", "shared", "timed", "failed")},
+        )
+        self.tuning_waiting = make.gauge(
+            "fusec_farm_tuning_waiting", "Published graphs that wait for a GPU to time them."
+        )
+        self.gpu_seconds = make.counter(
+            "fusec_farm_gpu_busy_seconds",
+            "Seconds that GPUs were leased for timing, by their capability.",
+            {"gpu": ISAS},
+        )
+        self.gpu_leases = make.counter(
+            "fusec_farm_gpu_leases", "Leases of a GPU for timing.", {"gpu": ISAS}
         )
         self.leases = make.gauge("fusec_farm_leases", "Leases of jobs held.")
         self.following = make.gauge(

@@ -36,6 +36,8 @@ from farm.pool import Pool, Runner
 from farm.shelf import Shelf
 from farm.spaces import Space, Spaces
 from farm.tracing import FarmTracing, stamped
+from farm.tuning import Tuning
+from farm.verifier import Verifier
 from farm.workers import FusecStages, Stages, warm_task
 from fusec import __version__
 from fusec.artifact.fingerprint import toolchain, torch_version
@@ -111,12 +113,16 @@ def open_app(
         return Space(shelf, builds, ownership)
 
     def open_coordinator() -> Coordinator:
+        made = stages or FusecStages()
+        verifier = Verifier(attempts, metrics, config.verify_s)
         return Coordinator(
             fair,
             Spaces(open_space, named=open_namespace is not None),
             attempts,
-            stages or FusecStages(),
+            made,
             metrics,
+            verifier=verifier,
+            tuning=Tuning(attempts, made, verifier, metrics) if config.tune else None,
             limits=limits,
             peers=Peers(member, config.token, _verify(config), transport=to_peers),
             tracing=tracing,

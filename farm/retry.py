@@ -24,6 +24,7 @@ class ErrorKind(StrEnum):
     STORE_UNREACHABLE = "store_unreachable"
     STORE_REFUSED = "store_refused"  # a token without the role, a full store, too large
     INTERNAL = "internal"  # an error that no stage is known to raise
+    VERIFICATION = "verification"  # the artifact does not compute what eager does
     CANCELLED = "cancelled"
     ABANDONED = "abandoned"  # nobody asked for the job for too long
 
@@ -54,6 +55,7 @@ RULES: Final[Mapping[ErrorKind, Rule]] = {
     ErrorKind.STORE_UNREACHABLE: Rule(3, 1.0, False, 0.0),
     ErrorKind.STORE_REFUSED: Rule(1, 0.0, False, 15.0),
     ErrorKind.INTERNAL: Rule(2, 0.2, True, 60.0),
+    ErrorKind.VERIFICATION: Rule(1, 0.0, False, 600.0),
     ErrorKind.CANCELLED: Rule(1, 0.0, False, 0.0),
     ErrorKind.ABANDONED: Rule(1, 0.0, False, 0.0),
 }

@@ -14,6 +14,15 @@ from cache.errors import CacheError
 from cache.manifest import Manifest
 from cache.protocol import Value, fields, pack, unpack
 from farm.pool import Task, TaskFailed
+from farm.quality_tasks import (
+    CANDIDATES,
+    RACE,
+    VARIANTS,
+    VERIFY,
+    FusecQuality,
+    Quality,
+    run_quality,
+)
 from farm.retry import ErrorKind
 from fusec.artifact.fingerprint import Fingerprint, graph_fingerprint, toolchain
 from fusec.errors import (
@@ -32,6 +41,7 @@ from fusec.trace import STAGES, Lap, Recorder
 
 MAX_RESULT: Final = 256 << 20
 BUILD: Final = "build"
+QUALITY: Final = frozenset((VERIFY, CANDIDATES, VARIANTS, RACE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +96,15 @@ class Stages(Protocol):
         ...
 
     def assemble(
-        self, plan: bytes, binaries: Mapping[str, bytes]
+        self, plan: bytes, binaries: Mapping[str, bytes], device: str = "", tuned: int = 0
     ) -> tuple[Manifest, dict[str, bytes]]:
-        """Plan and binaries by kernel digest to the artifact: at the gateway."""
+        """Plan and binaries by kernel digest to the artifact: at the gateway. device: the class of
+        GPU that has chosen the variants of so many (``tuned``) kernels, empty for none."""
+        ...
+
+    @property
+    def quality(self) -> Quality:
+        """What follows a compile."""
         ...
 
     def fingerprint(
@@ -124,11 +140,15 @@ class FusecStages:
         return build_kernel(source_from_bytes(source), target)
 
     def assemble(
-        self, plan: bytes, binaries: Mapping[str, bytes]
+        self, plan: bytes, binaries: Mapping[str, bytes], device: str = "", tuned: int = 0
     ) -> tuple[Manifest, dict[str, bytes]]:
         from fusec.pipeline import Plan, assemble
 
-        return assemble(Plan.from_bytes(plan), binaries)
+        return assemble(Plan.from_bytes(plan), binaries, device=device, tuned=tuned)
+
+    @property
+    def quality(self) -> Quality:
+        return FusecQuality()
 
     def fingerprint(
         self, graph: bytes, target: Target, options: Options
@@ -204,10 +224,13 @@ def built(result: bytes) -> Built:
 def run(task: Task, stages: Stages | None = None) -> bytes:
     """Do a task. Raises TaskFailed for every failure that a stage is known to have."""
     work = _KINDS.get(task.kind)
-    if work is None:
-        raise TaskFailed(ErrorKind.INTERNAL, f"unknown kind of task {task.kind!r:.40}")
+    stages = stages or FusecStages()
     try:
-        return work(task.payload, stages or FusecStages())
+        if task.kind in QUALITY:
+            return run_quality(task, stages.quality)
+        if work is None:
+            raise TaskFailed(ErrorKind.INTERNAL, f"unknown kind of task {task.kind!r:.40}")
+        return work(task.payload, stages)
     except (FusecError, CacheError) as error:
         raise TaskFailed(kind_of(error), str(error)) from error
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +18,10 @@ from cache.digest import digest
 from cache.manifest import Manifest
 from cache.protocol import pack, unpack
 from cache.store import Store
+from farm.quality_tasks import Candidate, Chosen, Compiled
 from farm.workers import Planned, PlannedKernel
 from fusec.artifact.fingerprint import graph_fingerprint
+from fusec.artifact.quality import Outcome, Quality, Tier, Verification, with_quality
 from fusec.errors import CompileError, LoweringError
 from fusec.ir.expr import integer
 from fusec.ir.graph import Graph, Node, Ref, TensorType
@@ -40,9 +42,10 @@ class TinyStages:
     log: str
     slow_s: float = 0.2
     toolchain: str = TOOLCHAIN
+    variants: bool = False  # whether kernels have any, for a GPU to choose from
 
     def plan(self, graph: bytes, target: Target, options: Options) -> Planned:
-        self._say("plan")
+        self.say("plan")
         names = [node.target for node in graph_from_bytes(graph).nodes if node.op == "call"]
         if "t.unlowerable" in names:
             raise LoweringError("no loops for t.unlowerable")
@@ -55,7 +58,7 @@ class TinyStages:
 
     def build(self, source: bytes, target: Target) -> bytes:
         name = source.decode()
-        self._say(f"build {name}")
+        self.say(f"build {name}")
         if name.startswith("t.slow"):
             time.sleep(self.slow_s)
         if name == "t.bad":
@@ -69,10 +72,16 @@ class TinyStages:
         return b"binary of " + source + b" for " + target.isa.encode()
 
     def assemble(
-        self, plan: bytes, binaries: Mapping[str, bytes]
+        self, plan: bytes, binaries: Mapping[str, bytes], device: str = "", tuned: int = 0
     ) -> tuple[Manifest, dict[str, bytes]]:
         blobs = {"program": plan, **{f"kernels/{name}": binaries[name] for name in binaries}}
-        return Manifest.of("graph", blobs, b"tiny"), blobs
+        tier = Tier.TUNED if device else Tier.UNTUNED if self.variants else Tier.SINGLE
+        manifest = Manifest.of("graph", blobs, pack({}))
+        return with_quality(manifest, Quality(tier, device, tuned)), blobs
+
+    @property
+    def quality(self) -> TinyQuality:
+        return TinyQuality(self)
 
     def fingerprint(
         self, graph: bytes, target: Target, options: Options
@@ -86,7 +95,7 @@ class TinyStages:
         self, graph: Graph, target: Target, options: Options, store: Store, *, recorder: Recorder
     ) -> Found:
         """The same stages in this process, as `fusec.pipeline.compile_local`."""
-        self._say("local")
+        self.say("local")
         planned = self.plan(graph_to_bytes(graph), target, options)
         kept = lookup_many(store, [kernel.key for kernel in planned.kernels])
         binaries = {
@@ -108,9 +117,48 @@ class TinyStages:
     def count(self, event: str) -> int:
         return self.events().count(event)
 
-    def _say(self, event: str) -> None:
+    def say(self, event: str) -> None:
         with open(Path(self.log) / "events", "a") as file:
             file.write(event + "\n")
+
+
+@dataclass(frozen=True)
+class TinyQuality:
+    """`farm.quality_tasks.Quality` of the same: a race is won by the third of three variants, and
+    `t.wrong` computes something else in any of them, `t.fast` in the one that wins."""
+
+    stages: TinyStages
+
+    def verify(
+        self, graph: bytes, target: Target, found: Found, seconds: float, gpu: int
+    ) -> Verification:
+        names = [node.target for node in graph_from_bytes(graph).nodes if node.op == "call"]
+        tuned = any(blob.startswith(b"variant 2") for blob in found.blobs.values())
+        if "t.wrong" in names or (tuned and "t.fast" in names):
+            return Verification(Outcome.FAILED, "tiny", why="1 of 4 values differ")
+        return Verification(Outcome.PASSED, "tiny", compared=4)
+
+    def candidates(self, plan: bytes, device: str) -> list[Candidate]:
+        names = unpack(plan, max_bytes=1 << 20)
+        assert isinstance(names, list)
+        distinct = dict.fromkeys(str(name).encode() for name in names)
+        return [
+            Candidate(digest(n), keys.make("tuning", digest(n + device.encode())), n)
+            for n in distinct
+        ]
+
+    def variants_of(self, problem: bytes) -> dict[str, bytes]:
+        return {str(n): b"variant %d of " % n + problem for n in range(3)}
+
+    def variants(self, problem: bytes) -> tuple[dict[str, bytes], dict[str, str]]:
+        self.stages.say(f"variants {problem.decode()}")
+        return self.variants_of(problem), {}
+
+    def race(self, compiled: Sequence[Compiled], seconds: float, gpu: int) -> dict[str, Chosen]:
+        for each in compiled:
+            self.stages.say(f"race {each.candidate.problem.decode()}")
+        time.sleep(self.stages.slow_s)
+        return {c.candidate.digest: Chosen(c.binaries["2"], b"record") for c in compiled}
 
 
 def tiny_graph(*names: str) -> Graph:
