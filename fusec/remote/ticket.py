@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from cache.artifacts import Found
 from cache.store import Store
-from fusec.errors import FarmFailed, FusecError, PolicyError, RemoteError, WireError
+from fusec.errors import CompilerError, FarmFailed, FusecError, PolicyError, RemoteError, WireError
 from fusec.ir.graph import Graph
 from fusec.options import Options, Target
 from fusec.remote.farm import Cause, FarmClient, FarmUnavailable
@@ -21,6 +21,7 @@ from fusec.remote.protocol import FarmJob, JobStatus, Priority
 from fusec.remote.tiers import Source, Tiers
 from fusec.trace import Recorder
 
+WRONG: Final = "verification"  # the farm's kind of failure for an artifact that is wrong
 _COMPILED_HERE: Final = "graphs are compiled in this process"
 
 
@@ -55,6 +56,11 @@ class Means:
                 + (f": {reason.message}" if reason else ""),
                 where=job.key,
                 hint="set FUSEC_POLICY=wait to compile here when the farm cannot",
+            ) from reason
+        if isinstance(reason, FarmFailed) and reason.kind == WRONG:
+            # The same compiler runs here: what the farm found wrong would be wrong again.
+            raise CompilerError(
+                reason.message, where=job.key, hint="please report the graph; it runs eager"
             ) from reason
         self.recorder.count("local_compiles")
         return self.compile_local(
