@@ -6,7 +6,10 @@ from collections.abc import Mapping
 
 from cache.manifest import Manifest
 from cache.protocol import pack
+from farm.quality_tasks import Quality
 from farm.workers import Planned, PlannedKernel
+from fusec.artifact.quality import Quality as ArtifactQuality
+from fusec.artifact.quality import Tier, with_quality
 from fusec.errors import CompileError, WireError
 from fusec.options import Options, Target
 from loadtest.simulate.host import Host
@@ -50,8 +53,13 @@ class SimulatedStages:
             raise CompileError("the simulated compiler says no", output="")
         return identity(kernel)[0].encode()
 
+    @property
+    def quality(self) -> Quality:
+        """See `Stages`. A simulated farm neither verifies nor tunes: see `World._gateway`."""
+        raise AssertionError("a simulated farm has no costs of verifying and tuning")
+
     def assemble(
-        self, plan: bytes, binaries: Mapping[str, bytes]
+        self, plan: bytes, binaries: Mapping[str, bytes], device: str = "", tuned: int = 0
     ) -> tuple[Manifest, dict[str, bytes]]:
         """See `Stages`. At a gateway."""
         assert self._host is not None
@@ -59,7 +67,8 @@ class SimulatedStages:
             raise Gone
         self._loop.charge(self._host.core.reserve(self._graph(plan).assemble_s))
         blobs = {"program": pack([plan, sorted(binaries)])}
-        return Manifest.of("graph", blobs, b"simulated"), blobs
+        manifest = Manifest.of("graph", blobs, pack({}))
+        return with_quality(manifest, ArtifactQuality(Tier.SINGLE)), blobs
 
     def fingerprint(
         self, graph: bytes, target: Target, options: Options

@@ -108,7 +108,7 @@ class World:
             return SimulatedStore(self.loop, kept, host, self.costs.store, self.weather, self.rng)
 
         app = open_app(
-            replace(self.setup.config, port=FIRST_PORT + number),
+            replace(self.setup.config, port=FIRST_PORT + number, verify_s=0.0, tune=False),
             SimulatedPool(self.loop, self.cluster, host, self.costs.tasks),
             open_store(""),
             stages=SimulatedStages(self.loop, self.catalogue, self.tally, host),
