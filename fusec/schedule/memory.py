@@ -155,6 +155,7 @@ def _take_over(
             if not _alike(program.buffers[out], program.buffers[old]):
                 continue
             homes[out] = old
+            homes.update({b: old for b, home in homes.items() if home == out})
             last[old] = max(number, last.pop(out, number))
             if out in returned:
                 returned.add(old)

@@ -60,6 +60,18 @@ return %1
     assert [s.kind for s in program.slots] == ["input", "fresh"]
 
 
+def test_what_a_scatter_makes_of_a_result_goes_where_that_result_went() -> None:
+    """The triangle takes the cosine's memory, and the scatter is into the triangle."""
+
+    def f(x: torch.Tensor, at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        cosine = torch.cos(x)
+        lower = torch.tril(cosine, -1)
+        return lower.index_add(0, at, lower.select(0, 0).unsqueeze(0)), torch.minimum(cosine, x)
+
+    x = torch.randn(1025, 257, generator=torch.Generator().manual_seed(0))
+    compile_and_compare(f, x, torch.tensor([7]))
+
+
 def test_values_in_place() -> None:
     """Normed in place, stage after stage, and in rows of odd sizes."""
 
