@@ -201,6 +201,33 @@ SERVICE: Final = Board(
     ),
 )
 
+_GPUS: Final = "only where the farm has workers with GPUs"
+_QUALITY: Final = (
+    Panel(
+        "Artifacts compared with eager",
+        "ops",
+        _by("fusec_farm_verifications_total", "outcome"),
+        "One that fails is not published.",
+    ),
+    Panel("Published, by tier", "ops", _by("fusec_farm_published_total", "tier")),
+    Panel("Tuned artifacts", "ops", _by("fusec_farm_tuned_total", "outcome"), empty=_GPUS),
+    Panel(
+        "Kernels of graphs being tuned",
+        "ops",
+        _by("fusec_farm_tuned_kernels_total", "source"),
+        empty=_GPUS,
+    ),
+    Panel(
+        "GPUs leased for timing",
+        "short",
+        (
+            (_rate("fusec_farm_gpu_busy_seconds_total", "gpu"), "busy, {{gpu}}"),
+            ("sum(fusec_farm_tuning_waiting)", "graphs that wait"),
+        ),
+        "Seconds of GPUs a second, and the graphs that wait for one.",
+        empty=_GPUS,
+    ),
+)
 _GATEWAYS: Final = (
     Panel(
         "Leases",
@@ -337,6 +364,7 @@ FARM: Final = Board(
                 ),
             ),
         ),
+        ("Verification and tuning", _QUALITY),
         ("Gateways", _GATEWAYS),
     ),
 )
