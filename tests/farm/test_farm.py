@@ -158,11 +158,13 @@ def test_cancel_by_the_last_waiter_stops_the_job(client: NewClient, tmp_path: Pa
 
 
 def test_a_full_queue_is_429_and_the_client_comes_again(client: NewClient, tmp_path: Path) -> None:
-    stages = TinyStages(str(tmp_path), slow_s=0.5)
+    stages = TinyStages(str(tmp_path), slow_s=1.5)
     config = FarmConfig(queue_limit=1, running_limit=1)
     with embedded_farm(stages=stages, workers=2, farm=config) as farm:
         here = client(farm.url, stages.compile_local)
         tickets = [here.resolver.submit(graph_job(f"t.slow{n}")) for n in range(3)]
+        for ticket in tickets:
+            ticket.done()  # which waits until it was submitted
         reply = httpx.post(
             farm.url + "/v1/compile/submit",
             content=farm_job("t.slow9").encode(),
