@@ -8,11 +8,13 @@ import pytest
 
 from cache.auth import allows, role_of
 from cache.config import ServiceConfig
+from farm import ray_settings
 from farm.config import FarmConfig
-from tests.deploy.manifests import environment, load, of_kind, program
+from tests.deploy.manifests import environment, load, of_kind, pods, program
 from tests.deploy.test_chart import KEYS, VALUES
 from tests.deploy.tools import CHART, template
 
+AWS = CHART / "values-s3-aws.yaml"
 GIVEN = {"fusec-s3/access-key-id": "id", "fusec-s3/secret-access-key": "secret"}
 
 
@@ -54,6 +56,22 @@ def test_the_gateway_starts_with_what_it_is_given(documents, read):
     assert config.address() == "http://10.0.0.9:8701", "no other pod knows its host name"
 
 
+def test_rays_head_notices_lost_nodes_quickly(read):
+    documents = load(template(AWS, sets=KEYS))
+    found = read(documents, "RayCluster/fusec-ray/head", "ray-head")
+    assert found == {"RAY_USAGE_STATS_ENABLED": "0", **ray_settings.environment()}
+
+
+@pytest.mark.parametrize("autoscaler", ["true", "false"])
+def test_rays_workers_have_no_token_of_the_api_server(autoscaler):
+    sets = (*KEYS, f"farm.autoscaler.enabled={autoscaler}")
+    found = {pod.where: pod.spec for pod in pods(load(template(AWS, sets=sets)))}
+    for group in ("cpu", "gpu-h200"):
+        worker = found[f"RayCluster/fusec-ray/{group}"]
+        assert worker["automountServiceAccountToken"] is False
+        assert not any("projected" in volume for volume in worker["volumes"])
+
+
 def test_addresses_of_ipv6(read):
     sets = (*KEYS, "farm.enabled=true", "cache.listenAddress=::")
     documents = load(template(sets=sets))
@@ -63,7 +81,7 @@ def test_addresses_of_ipv6(read):
 
 
 def test_the_collector_has_the_services_store_and_rules(read):
-    documents = load(template(CHART / "values-s3-aws.yaml", sets=KEYS))
+    documents = load(template(AWS, sets=KEYS))
     collector = ServiceConfig.load(read(documents, "CronJob/fusec-collector", "collector"))
     service = ServiceConfig.load(read(documents, "Deployment/fusec-cache", "cache"))
     for name in ("store", "s3_endpoint", "s3_region"):

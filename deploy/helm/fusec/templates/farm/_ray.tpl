@@ -21,6 +21,18 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
   value: "0"
 {{- end -}}
 
+{{/* The head notices a lost node in five seconds: farm.ray_settings, whose environment this is. */}}
+{{- define "fusec.rayHeadEnv" -}}
+- name: RAY_health_check_initial_delay_ms
+  value: "3000"
+- name: RAY_health_check_period_ms
+  value: "1000"
+- name: RAY_health_check_timeout_ms
+  value: "2000"
+- name: RAY_health_check_failure_threshold
+  value: "3"
+{{- end -}}
+
 {{/* The token of Ray's ports, for pods that KubeRay does not give it to. */}}
 {{- define "fusec.rayAuthEnv" -}}
 {{- if .Values.farm.ray.tokenAuthentication -}}
