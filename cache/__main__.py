@@ -200,6 +200,7 @@ def _serve(config: ServiceConfig) -> int:
     from cache.service import create_app
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line a request to the farm
     server = uvicorn.Server(
         uvicorn.Config(
             create_app(config),

@@ -23,7 +23,7 @@ from cache.errors import ConfigError, NotReachable
 from cache.local import LocalStore
 from cache.open_store import open_store
 from tests.cache.samples import key, manifest, noise
-from tests.cache.servers import free_port
+from tests.cache.servers import fixed, free_port, head, raw_server
 
 ROOT = Path(__file__).parents[2]
 HASH = hash_token("secret")
@@ -141,13 +141,13 @@ def test_wrong_settings_exit_with_2():
 
 
 @contextmanager
-def served(store):
+def served(store, *flags):
     """A service in a process of its own: (process, address)."""
     port = free_port()
     child = subprocess.Popen(
         [
             *(sys.executable, "-W", "error", "-m", "cache", "serve"),
-            *("--port", str(port), "--store", f"file://{store}"),
+            *("--port", str(port), "--store", f"file://{store}", *flags),
         ],
         cwd=ROOT,
         stderr=subprocess.PIPE,
@@ -175,6 +175,17 @@ def test_serve_runs_and_ends_on_sigterm(tmp_path):
         _, errors = child.communicate(timeout=10)
     assert child.returncode in (0, -signal.SIGTERM)
     assert "Traceback" not in errors
+
+
+def test_requests_to_the_farm_are_not_logged_one_by_one(tmp_path):
+    with (
+        raw_server(fixed(head("404 Not Found", 0))) as farm,
+        served(tmp_path, "--farm-url", farm) as (child, url),
+    ):
+        assert httpx.get(f"{url}/v1/compile/{'a' * 64}").status_code == 404
+        child.send_signal(signal.SIGTERM)
+        _, errors = child.communicate(timeout=60)
+    assert farm not in errors
 
 
 def test_free_port_is_told(tmp_path):
