@@ -31,6 +31,7 @@ from farm.peers import Peers
 from farm.pool import Task, TaskFailed
 from farm.quota import Limits
 from farm.retry import ErrorKind
+from farm.retune import Retuning
 from farm.spaces import Space, Spaces
 from farm.status import Reporter
 from farm.tracing import FarmTracing
@@ -87,6 +88,7 @@ class Coordinator:
         self._history = History()
         self._closing = False
         self._draining = False
+        self.retuning = Retuning(spaces, attempts, stages, verifier, tuning, metrics)
         self.reporter = Reporter(
             self._book,
             pool,
@@ -199,6 +201,7 @@ class Coordinator:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.retuning.close()
         if self._tuning is not None:
             await self._tuning.close()
         for space in self.spaces:
@@ -301,24 +304,6 @@ class Coordinator:
         if self._tuning is not None:
             graph = Untuned(request, planned.plan, binaries, space.shelf, job.tenant)
             await self._tuning.offer(graph, found.manifest)
-
-    async def retune(self, tenant: str, fingerprint: str) -> bool:
-        """Have a published, untuned graph of a tenant tuned; False where there is none such, or
-        nothing is tuned here. Raises TaskFailed, FusecError."""
-        if self._tuning is None:
-            return False
-        space = self.spaces.of(tenant)
-        request = await self._tuning.stored_job(space.shelf, fingerprint)
-        standing = await space.shelf.standing(f"graph/{fingerprint}")
-        if request is None or standing is None or standing.manifest.is_final:
-            return False
-        planned = Planned.decode(await self._attempts.run(plan_task(request)))
-        binaries = await space.shelf.kernels([kernel.key for kernel in planned.kernels])
-        by_digest = {k.digest: binaries[k.key] for k in planned.kernels if k.key in binaries}
-        if len(by_digest) < len(planned.kernels):
-            return False  # collected: a submit compiles it anew
-        self._tuning.add(Untuned(request, planned.plan, by_digest, space.shelf, tenant))
-        return True
 
     async def _binaries(
         self, job: Job, space: Space, kernels: tuple[PlannedKernel, ...]

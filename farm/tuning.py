@@ -4,7 +4,7 @@ GPU has timed takes its place later.
 A kernel is timed once: its record stands in the store, and graphs in work at the same time share
 the race. What no GPU of the cluster serves waits here until one joins. Everything is of the lowest
 priority, so that clients who wait never wait for this. A gateway that dies loses nothing but time:
-the artifacts stand, and `retune` begins again from what the store has.
+the artifacts stand, and `farm.retune` begins again from what the store has.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Tuning:
 
     def add(self, graph: Untuned) -> None:
         """Have a graph tuned when its turn comes; the oldest goes where too many wait."""
-        if self._closed or graph.name in self._waiting or graph.name in self._tasks:
+        if self._closed or self.holds(graph.name):
             return
         self._waiting[graph.name] = graph
         self._bytes += graph.size
@@ -120,8 +120,12 @@ class Tuning:
             self._metrics.tuned.labels("dropped").inc()
         self._begin()
 
+    def holds(self, name: tuple[str, str]) -> bool:
+        """Whether a graph, by tenant and fingerprint, waits or is in work here."""
+        return name in self._waiting or name in self._tasks
+
     async def stored_job(self, shelf: Shelf, fingerprint: str) -> FarmJob | None:
-        """The submit of a graph that was published untuned, for `retune`."""
+        """The submit of a graph that was published untuned, for `farm.retune`."""
         kept = await shelf.standing(_job_key(fingerprint))
         if kept is None or _JOB_BLOB not in kept.blobs:
             return None
@@ -183,7 +187,7 @@ class Tuning:
         """Whether a tuned artifact has taken the place of the untuned one. Raises TaskFailed."""
         request = graph.request
         label = f"candidates {request.fingerprint[:12]}"
-        task = _behind(candidates_task(graph.plan, device, label), graph)
+        task = behind(candidates_task(graph.plan, device, label), graph.tenant)
         candidates = candidates_of(await self._attempts.run(task))
         chosen = await self._chosen(graph, candidates, device)
         binaries = {**graph.binaries, **chosen}
@@ -244,7 +248,7 @@ class Tuning:
         compiled = [c for c in await asyncio.gather(*(self._compiled(graph, c) for c in some)) if c]
         outcomes: dict[str, Chosen] = {}
         if compiled:
-            task = _behind(race_task(compiled, RACE_S, device), graph)
+            task = behind(race_task(compiled, RACE_S, device), graph.tenant)
             try:
                 outcomes, seconds = chosen_of(await self._attempts.run(task))
             except (TaskFailed, CacheError, FusecError) as error:
@@ -263,7 +267,7 @@ class Tuning:
 
     async def _compiled(self, graph: Untuned, candidate: Candidate) -> Compiled | None:
         try:
-            result = await self._attempts.run(_behind(variants_task(candidate), graph))
+            result = await self._attempts.run(behind(variants_task(candidate), graph.tenant))
             return compiled_of(candidate, result)
         except (TaskFailed, CacheError, FusecError) as error:
             log.warning("variants are lost: %s", error, extra={"action": "tune"})
@@ -277,7 +281,7 @@ class Tuning:
             return  # counted already; it is timed again one day
 
     async def _keep_job(self, graph: Untuned) -> None:
-        """Keep what `retune` begins with: the submit, which nobody else has once it is answered."""
+        """Keep what `farm.retune` begins with: the submit, which goes once it is answered."""
         blobs = {_JOB_BLOB: pack(graph.request.to_wire())}
         key = _job_key(graph.request.fingerprint)
         try:
@@ -286,9 +290,9 @@ class Tuning:
             return  # counted already; it is tuned now or never
 
 
-def _behind(task: Task, graph: Untuned) -> Task:
-    """A task that goes behind all that somebody waits for."""
-    return replace(task, share=Share(graph.tenant), priority=Priority.BACKGROUND)
+def behind(task: Task, tenant: str) -> Task:
+    """A tenant's task that goes behind all that somebody waits for."""
+    return replace(task, share=Share(tenant), priority=Priority.BACKGROUND)
 
 
 def _job_key(graph: str) -> str:

@@ -19,9 +19,12 @@ from fusec.options import Options
 from fusec.remote.farm_status import (
     CANCEL_PATH,
     DRAIN_PATH,
+    RETUNE_PATH,
     STATUS_PATH,
     UNDRAIN_PATH,
     FarmStatus,
+    Retuned,
+    RetuneState,
 )
 from fusec.remote.farm_view import Listed, summary, tables
 from fusec.remote.protocol import Refusal
@@ -30,7 +33,8 @@ from fusec.remote.resolve import open_client
 _HELP = """\
 What the compile farm behind FUSEC_REMOTE does, and the few things to tell it. All of it takes a
 token with the role admin (FUSEC_TOKEN_FILE). An admin of the default namespace looks after the
-whole farm; with FUSEC_NAMESPACE set, one sees and cancels that namespace's jobs.
+whole farm; with FUSEC_NAMESPACE set, one sees and cancels that namespace's jobs and has its graphs
+tuned.
 """
 _EXAMPLES = """\
 examples:
@@ -38,6 +42,7 @@ examples:
   fusec farm status --watch      the same, kept up to date until Ctrl-C
   fusec farm status --json | jq '.queue[] | select(.oldest_s > 60)'
   fusec farm cancel 5f0c1a2b     give up the job whose key begins so; its clients compile themselves
+  fusec farm retune 5f0c1a2b…    tune a graph that was published untuned; all 64 digits
   fusec farm drain               begin nothing new (before an upgrade); jobs in work end
   fusec farm undrain             go on
 
@@ -51,6 +56,17 @@ tasks    pieces of jobs (a plan, some kernels) that wait for a worker, by class 
 left     from the mean of each stage; empty where nothing is measured or it takes longer than that
 poisoned graphs whose failure is known: who asks gets the reason at once and compiles itself
 """
+_RETUNE = """\
+Have a graph tuned that was published untuned, behind all other work: a GPU times the variants of
+its kernels, and the artifact with the winners, once verified, takes the place of the untuned one.
+The farm does this by itself. It forgets to when a gateway ends while graphs wait for a GPU, or when
+too many wait (fusec_farm_tuned_total, outcome "dropped"); a tuning that failed may be tried again.
+
+What is tuned already is refused, and so is what has nothing to tune: a kernel is timed once, its
+record is kept, and clients keep an artifact that is final. Nothing times a kernel anew.
+
+Of several gateways the one that answers does it. `fusec farm status --json` has whole keys.
+"""
 _REQUEST_S = 10.0
 _MOST = 12  # rows of a table: what is left out is counted
 
@@ -60,7 +76,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     raw = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(
         "farm",
-        help="what the farm does; drain it, cancel a job",
+        help="what the farm does; drain it, cancel a job, tune a graph",
         description=_HELP,
         epilog=_EXAMPLES,
         formatter_class=raw,
@@ -82,6 +98,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         if name == "cancel":
             action.add_argument("key", help="the graph's key or its first 8 digits or more")
         action.set_defaults(run=run)
+    retune = actions.add_parser(
+        "retune",
+        help="tune a graph that was published untuned",
+        description=_RETUNE,
+        formatter_class=raw,
+    )
+    retune.add_argument("key", help="the graph's whole key, with or without graph/")
+    retune.set_defaults(run=_retune)
     for action in actions.choices.values():
         action.add_argument("--remote", metavar="URL", help="the cache service; FUSEC_REMOTE")
 
@@ -159,10 +183,26 @@ def _undrain(arguments: argparse.Namespace) -> int:
 
 
 def _cancel(arguments: argparse.Namespace) -> int:
-    key = str(arguments.key).removeprefix("graph/").lower()
+    key = _key(arguments)
     reply = _post(arguments, CANCEL_PATH, {"fingerprint": key})
     print("cancelled", reply.get("cancelled", key))
     return 0
+
+
+def _retune(arguments: argparse.Namespace) -> int:
+    made = Retuned.from_wire(_post(arguments, RETUNE_PATH, {"fingerprint": _key(arguments)}))
+    said = {
+        RetuneState.BEGUN: f"is tuned on a GPU of {made.isa}, behind all other work",
+        RetuneState.KNOWN: "waits for its turn already, or is being tuned",
+        RetuneState.WAITS: f"waits: no worker has a GPU of {made.isa}; tuned when one joins",
+    }
+    print(made.fingerprint, said[RetuneState(made.state)])
+    return 0
+
+
+def _key(arguments: argparse.Namespace) -> str:
+    """The digits of a graph's key as they were given."""
+    return str(arguments.key).removeprefix("graph/").lower()
 
 
 def _read(client: CacheClient) -> FarmStatus:

@@ -3,10 +3,11 @@
     GET  /v1/farm/status                   -> FarmStatus
     POST /v1/farm/drain  /v1/farm/undrain  -> {"draining": bool}
     POST /v1/farm/cancel                   {"fingerprint": HEX} -> {"cancelled": HEX}
+    POST /v1/farm/retune                   {"fingerprint": HEX} -> Retuned
     GET  /farm                             a page for a browser
 
 All take the role admin. An admin of the default namespace looks after the whole farm; one of
-another namespace sees and cancels that namespace's jobs.
+another namespace sees and cancels that namespace's jobs, and has its graphs tuned.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import collections.abc
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from enum import StrEnum
 from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from cache.protocol import Value
@@ -24,6 +26,7 @@ STATUS_PATH: Final = "/v1/farm/status"
 DRAIN_PATH: Final = "/v1/farm/drain"
 UNDRAIN_PATH: Final = "/v1/farm/undrain"
 CANCEL_PATH: Final = "/v1/farm/cancel"
+RETUNE_PATH: Final = "/v1/farm/retune"
 PAGE_PATH: Final = "/farm"
 MAX_CONTROL: Final = 4096  # bytes of a request's body
 MAX_ROWS: Final = 200  # of each list
@@ -95,6 +98,35 @@ class Poisoned:
     error: str
     message: str
     left_s: float
+
+
+class RetuneState(StrEnum):
+    """What becomes of a graph that an operator wants tuned."""
+
+    BEGUN = "begun"  # its turn comes behind all that somebody waits for
+    KNOWN = "known"  # it waits for its turn already, or is being tuned
+    WAITS = "waits"  # no worker has such a GPU: its turn comes when one joins
+
+
+@dataclass(frozen=True, slots=True)
+class Retuned:
+    """The answer to a wish to have a graph tuned. ``state``: a `RetuneState`; ``isa``: the
+    capability of the GPUs that may do it, as ``sm_90``."""
+
+    fingerprint: str
+    state: str
+    isa: str
+
+    def to_wire(self) -> dict[str, Value]:
+        return {"fingerprint": self.fingerprint, "state": str(self.state), "isa": self.isa}
+
+    @classmethod
+    def from_wire(cls, body: object) -> Retuned:
+        """Raises WireError for anything that `to_wire` does not write."""
+        made = _read(cls, body, "an answer to retune")
+        if made.state not in set(RetuneState):
+            raise WireError(f"an answer to retune has the state {made.state!r:.60}")
+        return made
 
 
 @dataclass(frozen=True, slots=True)

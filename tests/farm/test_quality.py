@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from farm.memory_pool import MemoryPool
 from farm.open_farm import open_app
 from farm.workers import FusecStages, run
 from fusec.artifact.quality import Outcome, Tier, quality_of
+from fusec.cli.parser import run as command
 from fusec.codegen.c_toolchain import compile_shared
 from fusec.codegen.kernel_source import KernelSource
 from fusec.errors import FarmFailed
@@ -57,8 +58,14 @@ class Farm:
 
 
 @contextmanager
-def running(stages: object, *, gpu: bool, config: FarmConfig | None = None) -> Iterator[Farm]:
-    store = MemoryStore()
+def running(
+    stages: object,
+    *,
+    gpu: bool,
+    config: FarmConfig | None = None,
+    store: MemoryStore | None = None,
+) -> Iterator[Farm]:
+    store = store or MemoryStore()
     pool = MemoryPool(partial(run, stages=stages), 2, gpus={GPU: (0,)} if gpu else {})  # type: ignore[arg-type]
     app = open_app(config or FarmConfig(pool="memory"), pool, store, stages=stages)  # type: ignore[arg-type]
     try:
@@ -183,6 +190,98 @@ def test_a_fast_and_wrong_winner_does_not_replace_what_is_right(
     with running(stages, gpu=True) as farm:
         assert submit(client, farm, job) is JobState.DONE
         until(lambda: farm.metric('fusec_farm_tuned_total{outcome="wrong"}') == 1)
+        assert tier(farm, job) is Tier.UNTUNED
+
+
+# -- `fusec farm retune` --------------------------------------------------------------------
+
+
+def retune(farm: Farm, key: str) -> int:
+    return command(["farm", "retune", key, "--remote", farm.url])
+
+
+@pytest.fixture
+def left(client: NewClient, stages: TinyStages) -> tuple[MemoryStore, FarmJob]:
+    """A store with an untuned graph, whose gateway has ended before a GPU joined."""
+    store, job = MemoryStore(), farm_job("t.a", "t.b")
+    with running(stages, gpu=False, store=store) as farm:
+        assert submit(client, farm, job) is JobState.DONE
+        until(lambda: farm.metric("fusec_farm_tuning_waiting") == 1)
+    return store, job
+
+
+def test_what_a_gateway_left_untuned_is_tuned_after_its_restart(
+    left: tuple[MemoryStore, FarmJob], stages: TinyStages, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, job = left
+    with running(stages, gpu=True, store=store) as farm:
+        assert tier(farm, job) is Tier.UNTUNED
+        assert retune(farm, f"graph/{job.fingerprint}") == 0
+        assert f"{job.fingerprint} is tuned on a GPU of x86-64-v3" in capsys.readouterr().out
+        until(lambda: tier(farm, job) is Tier.TUNED)
+        assert retune(farm, job.fingerprint) == 1
+        assert f"tuned already: {GPU} has timed 2" in capsys.readouterr().err
+    for event in ("build t.a", "race t.a"):
+        assert stages.count(event) == 1, event
+
+
+def test_retune_without_a_gpu_waits_for_one(
+    left: tuple[MemoryStore, FarmJob],
+    stages: TinyStages,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("farm.tuning.RECHECK_S", 0.05)
+    store, job = left
+    with running(stages, gpu=False, store=store) as farm:
+        for _ in range(2):
+            assert retune(farm, job.fingerprint) == 0
+            assert "no worker has a GPU of x86-64-v3" in capsys.readouterr().out
+        until(lambda: farm.metric("fusec_farm_tuning_waiting") == 1)
+        _join(farm.pool)
+        until(lambda: tier(farm, job) is Tier.TUNED)
+
+
+def test_retune_says_why_it_does_nothing(
+    left: tuple[MemoryStore, FarmJob],
+    client: NewClient,
+    stages: TinyStages,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store, job = left
+
+    def refused(farm: Farm, key: str, why: str) -> None:
+        assert retune(farm, key) == 1
+        assert why in capsys.readouterr().err
+
+    with running(replace(stages, variants=False), gpu=True, store=store) as farm:
+        single = farm_job("t.single")
+        assert submit(client, farm, single) is JobState.DONE
+        refused(farm, single.fingerprint, "nothing to tune")
+        refused(farm, "0" * 64, "no graph 0000")
+        refused(farm, job.fingerprint[:12], "64 hex digits")
+        assert command(["farm", "drain", "--remote", farm.url]) == 0
+        refused(farm, job.fingerprint, "being drained")
+    with running(replace(stages, toolchain="u" * 64), gpu=True, store=store) as farm:
+        refused(farm, job.fingerprint, "another release")
+    with running(stages, gpu=True, store=store, config=FarmConfig(tune=False)) as farm:
+        refused(farm, job.fingerprint, "tunes nothing")
+        unkept = farm_job("t.unkept")
+        assert submit(client, farm, unkept) is JobState.DONE
+    with running(stages, gpu=True, store=store) as farm:
+        refused(farm, unkept.fingerprint, "its submit is not kept")
+        assert tier(farm, job) is Tier.UNTUNED
+
+
+def test_retune_of_a_graph_whose_kernels_were_collected_is_counted(
+    left: tuple[MemoryStore, FarmJob], stages: TinyStages
+) -> None:
+    store, job = left
+    for planned in stages.plan(job.graph, job.target, job.options).kernels:
+        store.delete_entry(planned.key)
+    with running(stages, gpu=True, store=store) as farm:
+        assert retune(farm, job.fingerprint) == 0
+        until(lambda: farm.metric('fusec_farm_tuned_total{outcome="failed"}') == 1)
         assert tier(farm, job) is Tier.UNTUNED
 
 
