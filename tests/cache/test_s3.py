@@ -2,8 +2,10 @@
 
 import os
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import httpx
 import pytest
@@ -92,6 +94,28 @@ class TestRealServer:
         for store in stores:
             store.close()
 
+    def test_what_is_swapped_beside_many_touches_stays(self, seaweed_store):
+        values = [manifest({}, meta=b"%d" % number).encode() for number in range(60)]
+        seaweed_store.put_entry(key(), values[0])
+        stop = threading.Event()
+
+        def touch():
+            count = 0
+            while not stop.is_set():
+                seaweed_store.touch_entry(key())
+                count += 1
+            return count
+
+        with ThreadPoolExecutor(2) as pool:
+            touching = [pool.submit(touch) for _ in range(2)]
+            try:
+                for before, after in pairwise(values):
+                    assert seaweed_store.swap_entry(key(), digest(before), after), "it was undone"
+            finally:
+                stop.set()
+            assert all(future.result() for future in touching)
+        assert seaweed_store.get_entry(key()) == values[-1]
+
     def test_layout(self, seaweed_store):
         publish(seaweed_store, key(), manifest({"a": b"x"}), {"a": b"x"})
         base, name = seaweed_store._base, digest(b"x")
@@ -145,6 +169,47 @@ class TestRealServer:
         assert lookup(store.far, key()).blobs == BLOBS
         assert lookup(store.near, key()).blobs == BLOBS
         store.far.close()
+
+
+@pytest.fixture(params=["moto", pytest.param("seaweedfs", marks=pytest.mark.s3)])
+def stores(request):
+    """Two stores over the same objects."""
+    server = request.getfixturevalue(request.param)
+    endpoint, *keys = (
+        (server, "any", "any")
+        if isinstance(server, str)
+        else (server.endpoint, server.access_key, server.secret_key)
+    )
+    with (
+        s3_store(endpoint, *keys) as one,
+        S3Store(
+            "fusec",
+            one._base.removesuffix("/v1"),
+            endpoint=endpoint,
+            access_key=keys[0],
+            secret_key=keys[1],
+        ) as two,
+    ):
+        yield one, two
+
+
+@pytest.mark.parametrize("what", ["swapped", "removed"])
+def test_a_touch_does_not_undo_what_came_between_its_read_and_its_write(stores, what):
+    one, two = stores
+    old, new = manifest({}, meta=b"old").encode(), manifest({}, meta=b"new").encode()
+    one.put_entry(key(), old)
+    came = []
+
+    def between(**_):
+        if what == "swapped":
+            came.append(two.swap_entry(key(), digest(old), new))
+        else:
+            came.append(two.delete_entry(key()) is None)
+
+    one._client.meta.events.register("before-send.s3.PutObject", between)
+    one.touch_entry(key())
+    assert came == [True]
+    assert one.get_entry(key()) == (new if what == "swapped" else None)
 
 
 def test_missing_bucket_is_not_reachable(moto):
