@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeGuard
 
 from cache.artifacts import Found
 from cache.store import Store
@@ -57,7 +57,7 @@ class Means:
                 where=job.key,
                 hint="set FUSEC_POLICY=wait to compile here when the farm cannot",
             ) from reason
-        if isinstance(reason, FarmFailed) and reason.kind == WRONG:
+        if _is_wrong(reason):
             # The same compiler runs here: what the farm found wrong would be wrong again.
             raise CompilerError(
                 reason.message, where=job.key, hint="please report the graph; it runs eager"
@@ -68,12 +68,23 @@ class Means:
         )
 
     def farm_fault(self, error: RemoteError, consequence: str = _COMPILED_HERE) -> None:
-        """Count what the farm did not do, and tell it once a cause."""
+        """Count what the farm did not do, and tell it once a cause.
+
+        A graph that it found wrong is told of by whoever runs it eager instead.
+        """
+        if _is_wrong(error):
+            self.recorder.count("remote_errors")
+            return
         cause = error.cause if isinstance(error, FarmUnavailable) else Cause.FAILED
         # A cache service that is down takes the farm behind it along: that is one fault.
         follows = cause in (Cause.UNREACHABLE, Cause.BAD_REPLY)
         covered = UNREACHABLE if follows else None
         self.notices.fault("remote_errors", f"farm-{cause}", error, consequence, covered_by=covered)
+
+
+def _is_wrong(error: FusecError | None) -> TypeGuard[FarmFailed]:
+    """Whether the farm has found that what it compiled does not compute what eager does."""
+    return isinstance(error, FarmFailed) and error.kind == WRONG
 
 
 class Ticket:

@@ -3,20 +3,25 @@ whole farm with a memory pool; then the real compiler and the real verification.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
+import torch
 
 from cache.artifacts import Found, lookup
+from cache.breaker import DelayBudget
+from cache.client import CacheClient
 from cache.config import ServiceConfig
 from cache.embedded import serve_app_in_thread, serve_in_thread
 from cache.memory import MemoryStore
+from cache.trust import OWN_STORE
 from farm.config import FarmConfig
 from farm.memory_pool import MemoryPool
 from farm.open_farm import open_app
@@ -31,6 +36,10 @@ from fusec.pipeline import source_from_bytes
 from fusec.remote.farm import FarmClient
 from fusec.remote.jobs import GraphJob
 from fusec.remote.protocol import FarmJob, JobState
+from fusec.remote.resolve import Resolver
+from fusec.runtime.loader import load
+from fusec.session import Session
+from fusec.trace import Recorder
 from tests.farm.clients import NewClient
 from tests.farm.real_jobs import TARGET, real_job
 from tests.farm.tiny_stages import TinyStages, farm_job
@@ -299,6 +308,13 @@ class Flipped(FusecStages):
         return compile_shared(wrong, kernel.isa, 120.0)
 
 
+@pytest.fixture
+def dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
 def _real(job: GraphJob) -> FarmJob:
     name = job.fingerprint
     return FarmJob(
@@ -333,3 +349,32 @@ def test_a_real_kernel_that_is_wrong_is_never_published(client: NewClient) -> No
             FarmClient(here.remote, outage_s=60.0).wait(job, timeout_s=170.0)
         assert caught.value.kind == "verification"
         assert farm.graph(job) is None
+
+
+def test_a_client_runs_eager_what_the_farm_found_wrong(
+    dynamo: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.tanh() * x
+
+    recorder, options = Recorder(), Options(progress=False, wait_s=170.0)
+    config = FarmConfig(pool="memory", verify_s=170.0)
+    with (
+        running(Flipped(), gpu=False, config=config) as farm,
+        CacheClient(farm.url, budget=DelayBudget(60.0)) as remote,
+        closing(Resolver(MemoryStore(), remote, options, recorder, trust=OWN_STORE)) as resolver,
+    ):
+        session = Session(options, lambda _: TARGET, resolver, load, recorder)
+        compiled, x = torch.compile(f, backend=session.backend), torch.randn(100, 64)
+        for _ in range(2):
+            assert torch.equal(compiled(x), f(x))
+        assert farm.metric('fusec_farm_verifications_total{outcome="failed"}') == 1
+    counted = [recorder.counters.get(name, 0) for name in ("fallbacks_to_eager", "local_compiles")]
+    assert counted == [1, 0], "the compiler here would make the same"
+    (told,) = [
+        r.getMessage()
+        for r in caplog.records
+        if r.levelno == logging.WARNING and r.name in ("fusec", "fusec.remote")
+    ]
+    assert "a graph runs eager" in told
+    assert "does not compute what eager does" in told
