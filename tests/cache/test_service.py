@@ -316,15 +316,18 @@ def test_hits_are_served_from_memory():
 
 
 def test_entry_is_read_again_after_its_time():
-    store = MemoryStore()
-    publish(store, key(), manifest(meta=b"1"), BLOBS)
-    with serve_in_thread(ServiceConfig(port=0, entry_ttl_s=0.3), store=store) as running:
+    store, old, new = MemoryStore(), manifest(meta=b"1"), manifest(meta=b"2").encode()
+    publish(store, key(), old, BLOBS)
+    with serve_in_thread(ServiceConfig(port=0, entry_ttl_s=0.5), store=store) as running:
         url = f"{running.url}/v1/entries/{key()}"
-        assert httpx.get(url).content == manifest(meta=b"1").encode()
-        store.replace_entry(key(), manifest(meta=b"2").encode())
-        assert httpx.get(url).content == manifest(meta=b"1").encode()
-        time.sleep(0.35)
-        assert httpx.get(url).content == manifest(meta=b"2").encode()
+        started = time.monotonic()
+        assert httpx.get(url).content == old.encode()
+        store.replace_entry(key(), new)
+        while (content := httpx.get(url).content) != new:
+            assert content == old.encode()
+            assert time.monotonic() < started + 60.0
+            time.sleep(0.02)
+        assert time.monotonic() - started >= 0.5, "it was read again before its time"
 
 
 def test_memory_is_bounded():

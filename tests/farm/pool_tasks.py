@@ -17,10 +17,13 @@ def work(task: Task) -> bytes:
     if task.kind == "where":
         return f"{task.needs} {task.gpu}".encode()
     if task.kind == "until":
-        deadline = time.monotonic() + 60.0
-        while not os.path.exists(task.payload) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        _appears(task.payload.decode())
         return b"waited"
+    if task.kind == "meet":
+        mine, other = task.payload.decode().split("\n")
+        with open(mine, "w"):
+            pass
+        return b"met" if _appears(other) else b"alone"
     if task.kind == "touch":
         with open(task.payload, "a") as file:
             file.write("x")
@@ -35,3 +38,11 @@ def work(task: Task) -> bytes:
         raise MemoryError
     assert task.kind == "die"
     os._exit(3)
+
+
+def _appears(path: str) -> bool:
+    """Wait up to a minute for a file."""
+    deadline = time.monotonic() + 60.0
+    while not os.path.exists(path) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return os.path.exists(path)

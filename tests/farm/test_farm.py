@@ -79,14 +79,20 @@ def test_thirty_two_submits_are_one_compile(
     client: NewClient, farm: EmbeddedFarm, stages: TinyStages
 ) -> None:
     def one(number: int) -> list[str]:
-        found = client(farm.url, stages.compile_local).resolver.submit(graph_job("t.slow")).result()
-        return operators(found)
+        here = client(farm.url, stages.compile_local, wait_s=150.0, budget_s=150.0)
+        return operators(here.resolver.submit(graph_job("t.held")).result())
 
+    merges = "fusec_farm_inflight_merges_total"
     with ThreadPoolExecutor(32) as threads:
-        assert list(threads.map(one, range(32))) == [["t.slow"]] * 32
-    assert stages.events() == ["plan", "build t.slow"]
+        found = [threads.submit(one, number) for number in range(32)]
+        deadline = time.monotonic() + 60.0
+        while _metric(farm, merges) < 31 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        stages.go()
+        assert [future.result() for future in found] == [["t.held"]] * 32
+    assert stages.events() == ["plan", "build t.held"]
     assert _metric(farm, 'fusec_farm_submits_total{outcome="queued"}') == 1
-    assert _metric(farm, "fusec_farm_inflight_merges_total") > 0
+    assert _metric(farm, merges) >= 31
 
 
 def test_kernels_are_published_though_their_job_is_over(

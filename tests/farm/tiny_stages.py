@@ -1,7 +1,8 @@
 """A compiler small enough for tests of the farm: every distinct operator is one kernel.
 
-The name of an operator decides what its build does: `t.slow` takes a while, `t.bad` does not
-compile, `t.die` kills its worker process, `t.hog` runs out of memory, `t.flaky` dies once.
+The name of an operator decides what its build does: `t.slow` takes a while, `t.held` until the
+test calls `go`, `t.bad` does not compile, `t.die` kills its worker process, `t.hog` runs out of
+memory, `t.flaky` dies once.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class TinyStages:
         self.say(f"build {name}")
         if name.startswith("t.slow"):
             time.sleep(self.slow_s)
+        if name == "t.held":
+            self._wait_for_go()
         if name == "t.bad":
             raise CompileError("gcc: no", output="line 1: error")
         if name == "t.hog":
@@ -116,6 +119,15 @@ class TinyStages:
 
     def count(self, event: str) -> int:
         return self.events().count(event)
+
+    def go(self) -> None:
+        """Let builds of `t.held` end."""
+        (Path(self.log) / "go").touch()
+
+    def _wait_for_go(self) -> None:
+        deadline = time.monotonic() + 120.0
+        while not (Path(self.log) / "go").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def say(self, event: str) -> None:
         with open(Path(self.log) / "events", "a") as file:
