@@ -107,13 +107,17 @@ class LocalStore:
 
     def get_entry(self, key: str) -> bytes | None:
         """See `Store`."""
+        data = self.peek_entry(key)
+        if data is not None:
+            mark_used(self._entry_path(key))
+        return data
+
+    def peek_entry(self, key: str) -> bytes | None:
+        """As `get_entry`, for who only looks: no use, which would keep it from the collector."""
         path = self._entry_path(key)
         with os_errors(self.counters, f"read entry {key[:24]}… under {self.root}"):
             try:
-                data = read_file(path, MAX_MANIFEST)
-                if data is not None:
-                    mark_used(path)
-                return data
+                return read_file(path, MAX_MANIFEST)
             except TooLarge:
                 # Nobody writes such a file through this class: it is damage.
                 self._discard(path)

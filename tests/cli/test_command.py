@@ -1,6 +1,7 @@
 """The command line itself: help that teaches, errors without tracebacks, stats of both stores."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -12,7 +13,9 @@ from cache.digest import digest
 from cache.embedded import serve_in_thread
 from cache.local import LocalStore
 from cache.manifest import Manifest
+from cache.protocol import pack
 from fusec import __version__
+from fusec.artifact.quality import Outcome, Quality, Tier, Verification, with_quality
 from fusec.cli import serve
 from fusec.cli.parser import parser, run
 from fusec.cli.service import parse_metrics, total
@@ -68,6 +71,50 @@ def test_stats_of_a_local_store(monkeypatch, tmp_path, capsys):
     assert (local["entries"], local["blobs"]) == (1, 1)
     assert run(["stats"]) == 0
     assert "entries" in capsys.readouterr().out
+
+
+def test_stats_tells_which_graphs_were_tuned_and_verified(monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv("FUSEC_REMOTE", raising=False)
+    monkeypatch.setenv("FUSEC_CACHE_DIR", str(tmp_path / "cache"))
+    assert run(["stats", "--graphs"]) == 0
+    assert "no graph is kept" in capsys.readouterr().out
+    store = LocalStore(tmp_path / "cache")
+    passed = Verification(
+        Outcome.PASSED, "gpu:sm_90:nvidia-h200", compared=6400, error=2e-7, eager_error=1e-7
+    )
+    skipped = Verification(Outcome.SKIPPED, why="no worker has a GPU of sm_90")
+    for name, quality in (
+        ("a", Quality(Tier.TUNED, "gpu:sm_90:nvidia-h200", 3, verification=passed)),
+        ("b", Quality(Tier.UNTUNED, untuned=3, verification=skipped)),
+        ("c", Quality(Tier.SINGLE)),
+    ):
+        blobs = {"program": name.encode()}
+        manifest = with_quality(Manifest.of("graph", blobs, pack({})), quality)
+        publish(store, f"graph/{name * 64}", manifest, blobs)
+    store.put_entry(f"graph/{'d' * 64}", b"damaged")
+    _publish(store)
+    for item in store.list_entries():
+        (path,) = (tmp_path / "cache").rglob(
+            item.name.removeprefix("graph/").removeprefix("kernel/")
+        )
+        os.utime(path, (1e9, 1e9))
+    assert run(["stats", "--graphs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" ", 1)[1] for line in lines] == [
+        "tuned passed on gpu:sm_90:nvidia-h200: error 2.0e-07, eager's 1.0e-07, 6400 values",
+        "untuned skipped: no worker has a GPU of sm_90",
+        "single not verified: compiled here",
+        "unreadable (fusec cache verify says more)",
+    ]
+    assert run(["stats", "--graphs", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert listed[f"graph/{'a' * 64}"]["verification"]["compared"] == 6400
+    assert listed[f"graph/{'d' * 64}"] is None
+    assert run(["stats", "--json"]) == 0
+    local = json.loads(capsys.readouterr().out)["local"]
+    assert local["graphs"] == {"tuned": 1, "untuned": 1, "single": 1}
+    assert local["verification"] == {"passed": 1, "skipped": 1}
+    assert {item.at for item in store.list_entries()} == {1e9}, "to look at it is no use"
 
 
 def test_stats_of_a_service(monkeypatch, tmp_path, capsys):
