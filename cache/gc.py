@@ -140,15 +140,17 @@ def collect(
     Where blobs are announced first it takes `fence_s` seconds and more. Raises NotReachable while
     another collector is at work, and what the store raises.
     """
-    made = plan(store, policy, clock())
+    planned_at = clock()
+    made = plan(store, policy, planned_at)
     for item in made.entries:
         store.delete_entry(item.name)
     idle = clock() - RECORD_S
     records = tuple(item for item in made.records if store.remove_record(item.name, idle))
-    before = clock() - policy.grace_s
     removed: set[str] = set()
     if made.blobs and store.removes_atomically:
-        # What an entry written since names was promised to its writer, and is too young to go.
+        # What an entry written since the plan names was promised to its writer less than the grace
+        # before that, however long the plan took, and is too young to go.
+        before = planned_at - policy.grace_s
         for batch in _batches([item.name for item in made.blobs]):
             removed |= store.remove_blobs(batch, before)
     elif made.blobs:
