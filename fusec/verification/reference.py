@@ -122,9 +122,11 @@ def undetermined(graph: Graph, device: str, draws: Draws) -> frozenset[int]:
         return frozenset()
     found: set[int] = set()
     for index, node in enumerate(graph.nodes):
-        if node.op != "call" or index in draws:
+        if node.op != "call":
             continue
-        if is_draw(node) or any(ref in found for ref in node_refs(node)):
+        # A draw that is known says nothing of what the operator was given.
+        own = is_draw(node) and index not in draws
+        if own or any(ref in found for ref in node_refs(node)):
             found.add(index)
     return frozenset(found)
 
