@@ -152,7 +152,7 @@ class CompilerLost(CompileError):
     def __init__(
         self,
         message: str,
-        loss: Loss,
+        loss: Loss = Loss.CRASH,
         *,
         where: str | None = None,
         hint: str | None = None,

@@ -26,7 +26,8 @@ def test_the_real_compiler_on_ray(ray_cluster: None, client: NewClient) -> None:
         alone = client(None, compile_local)
         for ticket, there in zip(tickets, found, strict=True):
             here_made = alone.resolver.submit(ticket.job).result()
-            assert there.manifest == here_made.manifest, "farm and client make the same bytes"
+            # The farm's manifest says beside them how it was verified.
+            assert there.manifest.blobs == here_made.manifest.blobs, "the same bytes"
         warm = client(farm.url, compile_local)
         assert lookup(farm.store, tickets[0].job.key) is not None
         ticket = warm.resolver.submit(tickets[0].job)
