@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import signal
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -203,6 +204,10 @@ def _resources(task: Task) -> dict[str, object]:
 
 
 def _execute(run: Runner, task: Task) -> bytes:
+    # Ray cancels by an interrupt, which a cluster that was started in the background has its
+    # workers ignore.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     node = ray.get_runtime_context().get_node_id()
     try:
         return run(replace(task, node=node))
