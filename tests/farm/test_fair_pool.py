@@ -202,4 +202,4 @@ def test_ten_thousand_tasks_of_one_tenant_delay_another_at_most_twofold(
     # And what was in work, and ready for a worker, when it came: no task is taken back.
     assert beside <= 2 * alone + 2
     if burst_s >= 2 * tasks:
-        assert beside <= alone + 2, "a small piece of work is hardly delayed"
+        assert beside <= 1.5 * alone + 2, "a small piece of work is delayed by less"
