@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import Future
 
 import pytest
@@ -183,7 +184,8 @@ def _seconds_for(tasks: int, workers: int, flood: int, burst_s: float) -> float:
     pool = FairPool(behind, clock=clock, burst_s=burst_s)
     for number in range(flood):
         pool.submit(_task("flood", number))
-    for _ in range(5):
+    # Past its own start, which a tenant that came a moment ago has too.
+    for _ in range(5 + math.ceil(burst_s / workers) if flood else 0):
         behind.second()
     began = clock.now
     futures = [pool.submit(_task("new", number)) for number in range(tasks)]
@@ -201,5 +203,5 @@ def test_ten_thousand_tasks_of_one_tenant_delay_another_at_most_twofold(
     beside = _seconds_for(tasks, workers, 10_000, burst_s)
     # And what was in work, and ready for a worker, when it came: no task is taken back.
     assert beside <= 2 * alone + 2
-    if burst_s >= 2 * tasks:
-        assert beside <= 1.5 * alone + 2, "a small piece of work is delayed by less"
+    if burst_s >= tasks:
+        assert beside <= alone + 2, "a small piece of work is hardly delayed"

@@ -61,7 +61,6 @@ def _drain(cluster: Any, node: str) -> bool:
     return GcsClient(address=cluster.address).drain_node(node, reason, "test", deadline_ms)[0]
 
 
-@pytest.mark.extended  # which node Ray picks is not certain: it has failed in one of two runs
 def test_a_node_is_avoided_drained_and_lost(nodes: Nodes, pool: Pool) -> None:
     head = nodes.cluster.head_node.node_id
     assert _node(pool, frozenset({head})) == head, "where there is no other, it will have to do"
@@ -70,8 +69,9 @@ def test_a_node_is_avoided_drained_and_lost(nodes: Nodes, pool: Pool) -> None:
     avoid_head, avoid_other = frozenset({head}), frozenset({other})
     _until(lambda: _node(pool, avoid_head) == other)  # the pool has to hear of it first
     for _ in range(3):
-        assert _node(pool, avoid_head) == other
-        assert _node(pool, avoid_other) == head
+        # A node whose processor Ray has not been given back yet is full: another will have to do.
+        _until(lambda: _node(pool, avoid_head) == other)
+        _until(lambda: _node(pool, avoid_other) == head)
 
     with pytest.raises(TaskFailed) as caught:
         pool.submit(Task("fail", b"", avoid=avoid_head)).result(PATIENCE_S)
