@@ -30,6 +30,12 @@ def work(task: Task) -> bytes:
         return b""
     if task.kind == "node":
         return task.node.encode()
+    if task.kind == "hold":
+        path = task.payload.decode()
+        with open(path + ".new", "w") as file:
+            file.write(task.node)
+        os.replace(path + ".new", path)
+        return b"held" if _appears(path + ".end", 600.0) else b"forgotten"
     if task.kind == "fail":
         raise TaskFailed(ErrorKind.COMPILE_ERROR, "no " + task.payload.decode())
     if task.kind == "bug":
@@ -40,9 +46,9 @@ def work(task: Task) -> bytes:
     os._exit(3)
 
 
-def _appears(path: str) -> bool:
-    """Wait up to a minute for a file."""
-    deadline = time.monotonic() + 60.0
+def _appears(path: str, seconds: float = 60.0) -> bool:
+    """Wait for a file, a minute or so long."""
+    deadline = time.monotonic() + seconds
     while not os.path.exists(path) and time.monotonic() < deadline:
         time.sleep(0.02)
     return os.path.exists(path)
