@@ -6,7 +6,6 @@ import os
 import secrets
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench import display, machine
+from bench import display, machine, server
 from cache.artifacts import publish
 from cache.digest import digest
 from cache.local import LocalStore
@@ -37,7 +36,6 @@ examples:
 """
 SIZES = {"entry 1 KB": 1 << 10, "blob 64 KB": 64 << 10, "blob 4 MB": 4 << 20}
 _DISTINCT = 16  # things asked for in turn
-_START_S = 60.0
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -247,48 +245,21 @@ def _some(connection: socket.socket, view: memoryview) -> int:
 
 @contextlib.contextmanager
 def _service(folder: Path, memory: int) -> Iterator[tuple[int, int]]:
-    port = _free_port()
+    port = server.free_port()
     command = [sys.executable, "-m", "cache", "serve", "--port", str(port)]
     command += ["--store", f"file://{folder}", "--memory-bytes", str(memory)]
     # Entries are read again after this time; here each side is to stay what it is.
     command += ["--entry-ttl-s", "1000000" if memory else "0"]
-    with _child(command, port) as pid:
+    with server.running(command, port) as pid:
         yield pid, port
 
 
 @contextlib.contextmanager
 def _redis(program: str, folder: Path) -> Iterator[tuple[int, int]]:
-    port = _free_port()
+    port = server.free_port()
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir"]
-    with _child([*command, str(folder)], port) as pid:
+    with server.running([*command, str(folder)], port) as pid:
         yield pid, port
-
-
-@contextlib.contextmanager
-def _child(command: list[str], port: int) -> Iterator[int]:
-    quiet = subprocess.DEVNULL
-    child = subprocess.Popen(command, stdout=quiet, stderr=quiet)
-    try:
-        give_up = time.monotonic() + _START_S
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            if child.poll() is not None or time.monotonic() > give_up:
-                raise RuntimeError(f"{command[0]} did not start")
-            time.sleep(0.05)
-        yield child.pid
-    finally:
-        child.terminate()
-        try:
-            child.wait(10)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def _cpu_s(pid: int) -> float:

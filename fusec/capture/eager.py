@@ -52,7 +52,7 @@ class EagerProgram:
                 self._fixed[index] = constant(node)
             elif node.op == "call":
                 self._steps.append((index, node, operator_of(node.target)))
-        self._last_use = _last_uses(graph)
+        self._last_use = last_uses(graph)
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         given = [*inputs, *self._constants]
@@ -116,7 +116,7 @@ def _value(arg: Arg, values: Mapping[int, Any], symbols: Mapping[str, int]) -> A
     return arg
 
 
-def _last_uses(graph: Graph) -> dict[int, tuple[int, ...]]:
+def last_uses(graph: Graph) -> dict[int, tuple[int, ...]]:
     """Step -> values that no later step or output needs."""
     kept = {ref for output in graph.outputs for ref in refs(output)}
     kept.update(i for i, node in enumerate(graph.nodes) if node.op == "const")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from fusec.capture.eager import last_uses
 from fusec.ir import expr as ex
 from fusec.ir.dtypes import DTYPES
-from fusec.ir.graph import Graph, Node, TensorType, ValueType, node_refs, refs
+from fusec.ir.graph import Graph, Node, TensorType, ValueType, refs
 from fusec.ir.typical import typical_sizes
 
 _WIDE: Final = {"float": 8, "complex": 16}
@@ -22,18 +23,11 @@ def needed_bytes(graph: Graph) -> int:
     inputs = sum(narrow[i] + wide[i] for i in graph.inputs)
     kept = {ref for output in graph.outputs for ref in refs(output)}
     outputs = sum(2 * narrow[i] + 3 * wide[i] for i in kept)
-    return inputs + outputs + _peak(graph, wide, kept)
+    return inputs + outputs + _peak(graph, wide)
 
 
-def _peak(graph: Graph, size: Mapping[int, int], kept: set[int]) -> int:
-    last: dict[int, int] = {}
-    for index, node in enumerate(graph.nodes):
-        for ref in node_refs(node):
-            last[ref] = index
-    dying: dict[int, list[int]] = {}
-    for ref, index in last.items():
-        if ref not in kept:
-            dying.setdefault(index, []).append(ref)
+def _peak(graph: Graph, size: Mapping[int, int]) -> int:
+    dying = last_uses(graph)
     live = most = 0
     for index, node in enumerate(graph.nodes):
         if node.op != "call":

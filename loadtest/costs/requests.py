@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import httpx
 
+from bench.server import free_port, running
 from cache.artifacts import publish
 from cache.digest import digest
 from cache.local import LocalStore
@@ -29,7 +27,6 @@ from loadtest.costs.processor import process_cpu_s
 SMALL: Final = 40_000  # bytes of a graph
 LARGE: Final = 4_000_000
 BLOB: Final = 4_000_000
-START_S: Final = 120.0
 Ask = Callable[[], httpx.Response]
 
 
@@ -41,14 +38,14 @@ def measure(count: int, say: Callable[[str], None]) -> Requests:
     ):
         key, blob = _fill(Path(folder))
         say("a gateway whose jobs never end, and the cache service before it")
-        port = _free_port()
+        port = free_port()
         gateway = life.enter_context(
-            _server([sys.executable, "-m", "loadtest.costs.gateway_process", str(port)], port)
+            running([sys.executable, "-m", "loadtest.costs.gateway_process", str(port)], port)
         )
-        front = _free_port()
+        front = free_port()
         command = [sys.executable, "-m", "cache", "serve", "--port", str(front)]
         command += ["--store", f"file://{folder}", "--farm-url", f"http://127.0.0.1:{port}"]
-        service = life.enter_context(_server(command, front))
+        service = life.enter_context(running(command, front))
         http = life.enter_context(httpx.Client(timeout=60.0))
         straight, through = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{front}"
         small, large = _job(SMALL), _job(LARGE)
@@ -102,29 +99,3 @@ def _fill(folder: Path) -> tuple[str, str]:
     publish(store, key, Manifest.of("graph", {"b": b"x"}, os.urandom(800)), {"b": b"x"})
     store.put_blob(digest(data), data)
     return key, digest(data)
-
-
-@contextlib.contextmanager
-def _server(command: list[str], port: int) -> Iterator[int]:
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        give_up = time.monotonic() + START_S
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            if child.poll() is not None or time.monotonic() > give_up:
-                raise RuntimeError(f"{' '.join(command[1:4])} did not start")
-            time.sleep(0.1)
-        yield child.pid
-    finally:
-        child.terminate()
-        try:
-            child.wait(10)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
