@@ -11,6 +11,7 @@ from farm.metrics import FarmMetrics
 from farm.pool import Pool, Task, TaskFailed
 from farm.retry import Again, ErrorKind, decide
 from farm.tracing import FarmTracing
+from farm.urgency import Urgency
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,13 @@ class Attempts:
     spread: Callable[[], float] = random.random
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
-    async def once(self, task: Task) -> bytes:
-        """One try. Raises TaskFailed; when cancelled, the pool forgets the task."""
-        future = self.pool.submit(task)
+    async def once(self, task: Task, urgency: Urgency | None = None) -> bytes:
+        """One try. Raises TaskFailed; when cancelled, the pool forgets the task.
+
+        urgency: of the work that the task is a part of, by default the task's own for ever.
+        """
+        urgency = urgency or Urgency(task.priority)
+        future = urgency.submit(self.pool, task)
         try:
             result = await asyncio.wait_for(asyncio.wrap_future(future), self.timeout_s)
             return self.tracing.opened(task, result)
@@ -38,15 +43,19 @@ class Attempts:
                 ErrorKind.TIMEOUT, f"no result within {self.timeout_s:g} s: {task.label}"
             ) from None
         finally:
+            urgency.over(future)
             if not future.done() or future.cancelled():
                 self.pool.cancel(future)
 
-    async def run(self, task: Task) -> bytes:
-        """Try as often as the kind of failure allows. Raises the last TaskFailed."""
+    async def run(self, task: Task, urgency: Urgency | None = None) -> bytes:
+        """Try as often as the kind of failure allows. Raises the last TaskFailed.
+
+        urgency: as of `once`.
+        """
         attempt = 1
         while True:
             try:
-                return await self.once(task)
+                return await self.once(task, urgency)
             except TaskFailed as error:
                 verdict = await self.after(error, attempt)
                 if verdict is None:

@@ -9,9 +9,9 @@ from typing import Final
 from farm.attempts import avoided
 from farm.pool import Task, TaskFailed
 from farm.queue import Share
+from farm.urgency import Urgency
 from farm.workers import PlannedKernel, build_task
 from fusec.options import Target
-from fusec.remote.protocol import Priority
 
 SMALL_SOURCE: Final = 2048  # bytes of source below which a kernel shares a task with others
 MOST_IN_BATCH: Final = 8
@@ -20,12 +20,13 @@ BATCHES_PER_WORKER: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Kernels of one task, whose work they are, and how often and where they were tried before."""
+    """Kernels of one task, whose work they are and how urgent, and how often and where they were
+    tried before."""
 
     kernels: tuple[PlannedKernel, ...]
     target: Target
     share: Share
-    priority: Priority
+    urgency: Urgency
     attempt: int = 1
     avoid: frozenset[str] = frozenset()
 
@@ -34,7 +35,7 @@ class Batch:
         one = len(self.kernels) == 1
         label = f"kernel {self.kernels[0].digest[:12]}" if one else f"{len(self.kernels)} kernels"
         made = build_task(self.kernels, self.target, label)
-        return replace(made, share=self.share, priority=self.priority, avoid=self.avoid)
+        return replace(made, share=self.share, avoid=self.avoid)
 
     def of(self, kernels: Sequence[PlannedKernel]) -> Batch:
         """Some of the kernels."""

@@ -28,7 +28,7 @@ from farm.job import Job, JobId
 from farm.metrics import FarmMetrics
 from farm.ownership import Holding
 from farm.peers import Peers
-from farm.pool import Task, TaskFailed
+from farm.pool import TaskFailed
 from farm.quota import Limits
 from farm.retry import ErrorKind
 from farm.retune import Retuning
@@ -36,6 +36,7 @@ from farm.spaces import Space, Spaces
 from farm.status import Reporter
 from farm.tracing import FarmTracing
 from farm.tuning import Tuning, Untuned
+from farm.urgency import Urgency
 from farm.verifier import Verifier
 from farm.workers import Planned, PlannedKernel, Stages, kind_of, plan_task
 from fusec.artifact.quality import quality_of
@@ -80,6 +81,7 @@ class Coordinator:
         self.tracing = tracing or FarmTracing()
         self._clock = clock
         self._tasks: dict[JobId, asyncio.Task[None]] = {}
+        self._urgencies: dict[JobId, Urgency] = {}  # of jobs in work
         self._changes: dict[JobId, asyncio.Event] = {}
         self._estimates = Estimates()
         self._following = Following(
@@ -121,6 +123,8 @@ class Coordinator:
         job, admission = self._book.submit(request, self._clock(), tenant)
         if admission is Admission.MERGED:
             self.metrics.merges.inc()
+            if job.id in self._urgencies:
+                self._urgencies[job.id].rise(request.priority)
         elif admission is Admission.QUEUED:
             self.tracing.submitted(job.id)
         self._dispatch()
@@ -236,9 +240,10 @@ class Coordinator:
         task.add_done_callback(partial(self._over, job.id))
 
     async def _run(self, job: Job) -> None:
+        urgency = self._urgencies[job.id] = Urgency(self._current(job.id).request.priority)
         try:
             with self.tracing.job(job.id):
-                await self._own(job)
+                await self._own(job, urgency)
         except Fenced as error:
             self.metrics.fenced.inc()
             log.warning("%s", error, extra={"action": "fenced"})
@@ -247,8 +252,11 @@ class Coordinator:
             self._fail(job.id, error.kind, error.message)
         except (FusecError, CacheError) as error:
             self._fail(job.id, kind_of(error), str(error))
+        finally:
+            if self._urgencies.get(job.id) is urgency:  # else the graph is in work again
+                del self._urgencies[job.id]
 
-    async def _own(self, job: Job) -> None:
+    async def _own(self, job: Job, urgency: Urgency) -> None:
         """Do a job if it is this gateway's, else follow it. Raises Fenced when it is taken over."""
         space = self.spaces.of(job.tenant)
         holding = await space.ownership.acquire(job.fingerprint)
@@ -259,18 +267,19 @@ class Coordinator:
             if holding.contested and await space.shelf.has(f"graph/{job.fingerprint}"):
                 self._done(job.id)
             else:
-                await self._compile(job, space, holding)
+                await self._compile(job, space, holding, urgency)
 
-    async def _compile(self, job: Job, space: Space, holding: Holding) -> None:
+    async def _compile(self, job: Job, space: Space, holding: Holding, urgency: Urgency) -> None:
         request = job.request
         self._move(job.id, JobState.LOWERING)
         async with self._timed("plan", request.target):
-            planned = Planned.decode(await self._attempts.run(_in_turn(plan_task(request), job)))
+            task = replace(plan_task(request), share=job.share)
+            planned = Planned.decode(await self._attempts.run(task, urgency))
             self.tracing.laps(planned.laps)
         for lap in planned.laps:
             self._observe(lap.stage, request.target, lap.seconds)
         self._move(job.id, JobState.COMPILING, len(planned.kernels))
-        binaries = await self._binaries(self._current(job.id), space, planned.kernels)
+        binaries = await self._binaries(self._current(job.id), space, planned.kernels, urgency)
         self._move(job.id, JobState.PUBLISHING)
         async with self._timed("assemble", request.target):
             manifest, blobs = await asyncio.to_thread(self.stages.assemble, planned.plan, binaries)
@@ -280,7 +289,7 @@ class Coordinator:
                 request.target,
                 Found(manifest, blobs),
                 job.share,
-                request.priority,
+                urgency,
             )
         async with self._timed("publish", request.target):
             claim = await holding.claim()
@@ -306,7 +315,7 @@ class Coordinator:
             await self._tuning.offer(graph, found.manifest)
 
     async def _binaries(
-        self, job: Job, space: Space, kernels: tuple[PlannedKernel, ...]
+        self, job: Job, space: Space, kernels: tuple[PlannedKernel, ...], urgency: Urgency
     ) -> dict[str, bytes]:
         """All binaries by digest; what no cache has is built, shared with other jobs."""
         name, target = job.id, job.request.target
@@ -324,7 +333,7 @@ class Coordinator:
         self.metrics.seconds_saved.inc(len(binaries) * space.builds.seconds.value)
         self._progress(name, len(binaries), stored=len(binaries))
         # No await between the look at `recent` and the start: no build can end unseen.
-        flights = space.builds.start(missing, target, job.share, job.request.priority)
+        flights = space.builds.start(missing, target, job.share, urgency)
         try:
             async with self._timed("build", target):
                 waits = {
@@ -448,8 +457,3 @@ class Coordinator:
 
     def _observe(self, stage: str, target: Target, seconds: float) -> None:
         self.metrics.stage_seconds.labels(stage, target.device).observe(seconds)
-
-
-def _in_turn(task: Task, job: Job) -> Task:
-    """A task as work of a job's share."""
-    return replace(task, share=job.share, priority=job.request.priority)

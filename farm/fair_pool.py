@@ -11,12 +11,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from farm.pool import Pool, Task, TaskFailed, as_failure, pool_closed, settle
 from farm.queue import Backlog, FairQueue
 from farm.retry import ErrorKind
+from fusec.remote.protocol import Priority
 
 BURST_S: Final = 60.0
 """Seconds of workers' time that a tenant which comes has before it is one among the others: about
@@ -89,6 +90,14 @@ class FairPool:
             self._waiting[future] = task
         self._hand_on(task.needs)
         return future
+
+    def hurry(self, future: Future[bytes], priority: Priority) -> None:
+        """See `Pool`."""
+        with self._lock:
+            task = self._waiting.get(future)
+            if task is not None and priority > task.priority:
+                self._waiting[future] = replace(task, priority=priority)
+                self._queues[task.needs].push(future, task.share, priority, self._clock())
 
     def cancel(self, future: Future[bytes]) -> None:
         """See `Pool`."""

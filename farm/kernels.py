@@ -18,6 +18,7 @@ from farm.poison import Poison
 from farm.pool import TaskFailed
 from farm.queue import Share
 from farm.retry import ErrorKind
+from farm.urgency import Urgency
 from farm.workers import PlannedKernel, built
 from fusec.errors import FusecError
 from fusec.options import Target
@@ -61,12 +62,13 @@ class KernelBuilds:
         kernels: Sequence[PlannedKernel],
         target: Target,
         share: Share,
-        priority: Priority,
+        urgency: Urgency,
     ) -> list[Flight]:
         """Join the builds in flight and start the others, as work of `share`; every flight must be
         left again.
 
-        A kernel that has failed for good a moment ago is a flight that has failed.
+        All become as urgent as `urgency` is and will be. A kernel that has failed for good a moment
+        ago is a flight that has failed.
         """
         now = self._clock()
         known = {k.key: self._poison.recall(k.key, now) for k in kernels}
@@ -75,17 +77,19 @@ class KernelBuilds:
         for together in batches(new, self._attempts.pool.workers):
             flights = {kernel.key: Flight(kernel.key) for kernel in together}
             self._flights.update(flights)
-            batch = Batch(tuple(together), target, share, priority)
+            batch = Batch(tuple(together), target, share, Urgency(urgency.priority))
             task = asyncio.create_task(self._build(batch))
             peers = tuple(flights.values())
             for flight in peers:
-                flight.batch, flight.peers = task, peers
+                flight.batch, flight.peers, flight.urgency = task, peers, batch.urgency
             task.add_done_callback(partial(self._ended, peers))
         self._metrics.kernels.labels("built").inc(len(new))
         joined = [self._flights.get(k.key) or _failed(k.key, known[k.key]) for k in kernels]
         self._metrics.kernels.labels("shared").inc(shared)
         for flight in joined:
             flight.wanted += 1
+        for shared_by_some in {flight.urgency for flight in joined}:
+            urgency.carry(shared_by_some)
         return joined
 
     def leave(self, flights: Sequence[Flight]) -> None:
@@ -115,7 +119,7 @@ class KernelBuilds:
         """Try a batch; then what failed of it again, as often as its kind of failure allows."""
         started = self._clock()
         try:
-            results = _results(batch, await self._attempts.once(batch.task()))
+            results = _results(batch, await self._attempts.once(batch.task(), batch.urgency))
         except TaskFailed as error:
             await self._after(batch, error)
             return
@@ -178,6 +182,7 @@ class Flight:
     def __init__(self, key: str) -> None:
         self.key = key
         self.wanted = 0
+        self.urgency = Urgency(Priority.BACKGROUND)
         self.batch: asyncio.Task[None] | None = None
         self.peers: tuple[Flight, ...] = ()
         self._future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

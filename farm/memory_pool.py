@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from farm.devices import CPU
 from farm.pool import Pool, Runner, Task, TaskFailed, as_failure, pool_closed, settle
 from farm.retry import ErrorKind
+from fusec.remote.protocol import Priority
 
 
 class MemoryPool:
@@ -71,6 +72,9 @@ class MemoryPool:
             self._open[future] = work
         work.add_done_callback(lambda ended: self._ended(future, ended))
         return future
+
+    def hurry(self, future: Future[bytes], priority: Priority) -> None:
+        """See `Pool`. The order of this one is that of submission."""
 
     def cancel(self, future: Future[bytes]) -> None:
         """See `Pool`. A task that runs already is left to end; its result is dropped."""

@@ -93,6 +93,10 @@ class Pool(Protocol):
         """
         ...
 
+    def hurry(self, future: Future[bytes], priority: Priority) -> None:
+        """A task is at least so urgent by now: where it waits for its turn, that comes earlier."""
+        ...
+
     def cancel(self, future: Future[bytes]) -> None:
         """Nobody wants the result. A task that has not started never will; the future ends."""
         ...

@@ -20,6 +20,7 @@ from farm.devices import CPU, detected, is_gpu_class, ray_resources
 from farm.pool import Pool, Runner, Task, TaskFailed, as_failure, pool_closed, settle
 from farm.ray_demand import RayDemand, ray_needs
 from farm.retry import ErrorKind
+from fusec.remote.protocol import Priority
 
 log = logging.getLogger("fusec.farm")
 
@@ -92,6 +93,9 @@ class RayPool:
             self._open[future] = None
             self._calls.submit(self._start, future, task)
         return future
+
+    def hurry(self, future: Future[bytes], priority: Priority) -> None:
+        """See `Pool`. The order of this one is that of submission."""
 
     def cancel(self, future: Future[bytes]) -> None:
         """See `Pool`. A task that runs already is interrupted."""

@@ -38,6 +38,7 @@ from farm.quality_tasks import (
 from farm.queue import Share
 from farm.retry import ErrorKind
 from farm.shelf import KERNEL_BLOB, Shelf
+from farm.urgency import Urgency
 from farm.verifier import Verifier
 from farm.workers import Stages
 from fusec.artifact.fingerprint import fingerprint
@@ -198,9 +199,9 @@ class Tuning:
         standing = await graph.shelf.standing(key)
         if standing is None or standing.manifest.is_final:
             return False  # removed, or tuned by another gateway
-        share = Share(graph.tenant)
+        share, urgency = Share(graph.tenant), Urgency(Priority.BACKGROUND)
         found = await self._verifier.verified(
-            request.graph, request.target, Found(manifest, blobs), share, Priority.BACKGROUND
+            request.graph, request.target, Found(manifest, blobs), share, urgency
         )
         return await graph.shelf.replace(key, found.manifest, found.blobs, standing.version)
 

@@ -9,14 +9,14 @@ from cache.errors import CacheError
 from farm.attempts import Attempts
 from farm.devices import CPU, serves
 from farm.metrics import FarmMetrics
-from farm.pool import Task, TaskFailed
+from farm.pool import TaskFailed
 from farm.quality_tasks import verification_of, verify_task
 from farm.queue import Share
 from farm.retry import ErrorKind
+from farm.urgency import Urgency
 from fusec.artifact.quality import Outcome, Verification, verified
 from fusec.errors import FusecError
 from fusec.options import Target
-from fusec.remote.protocol import Priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class Verifier:
         return max(classes, key=lambda needs: (pool.workers_of(needs), needs), default=None)
 
     async def verified(
-        self, graph: bytes, target: Target, found: Found, share: Share, priority: Priority
+        self, graph: bytes, target: Target, found: Found, share: Share, urgency: Urgency
     ) -> Found:
         """The artifact with the record of its verification. Raises TaskFailed, of the kind
         VERIFICATION for an artifact that is wrong."""
-        record = await self._record(graph, target, found, share, priority)
+        record = await self._record(graph, target, found, share, urgency)
         self.metrics.verifications.labels(record.outcome.value).inc()
         if record.outcome is Outcome.FAILED:
             text = f"the artifact does not compute what eager does: {record.why}"
@@ -48,7 +48,7 @@ class Verifier:
         return replace(found, manifest=verified(found.manifest, record))
 
     async def _record(
-        self, graph: bytes, target: Target, found: Found, share: Share, priority: Priority
+        self, graph: bytes, target: Target, found: Found, share: Share, urgency: Urgency
     ) -> Verification:
         if self.seconds <= 0:
             return Verification(Outcome.SKIPPED, why="this farm verifies nothing")
@@ -57,7 +57,7 @@ class Verifier:
             return Verification(Outcome.SKIPPED, why=f"no worker has a GPU of {target.isa}")
         task = verify_task(graph, target, found, self.seconds, needs, "verify an artifact")
         try:
-            result = await self.attempts.run(_in_turn(task, share, priority))
+            result = await self.attempts.run(replace(task, share=share), urgency)
             record = verification_of(result)
         except TaskFailed as error:
             # It says nothing of the artifact: the worker or its node was lost, or too slow.
@@ -65,7 +65,3 @@ class Verifier:
         except (CacheError, FusecError) as error:
             return Verification(Outcome.INCONCLUSIVE, why=str(error))
         return record if needs == CPU else replace(record, device=needs)
-
-
-def _in_turn(task: Task, share: Share, priority: Priority) -> Task:
-    return replace(task, share=share, priority=priority)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -37,8 +38,9 @@ from fusec.ir.wire import graph_to_bytes
 from fusec.options import Options, Target
 from fusec.remote.jobs import FrontRecord, GraphJob, parts_of
 from fusec.remote.tiers import FrontFound
-from fusec.swap import Swap
+from fusec.swap import Function, Swap
 from fusec.trace import Recorder
+from fusec.upgrades import Part, Upgrades
 
 log = logging.getLogger("fusec")
 
@@ -68,6 +70,8 @@ class Resolver(Protocol):
 
     def compile_again(self, job: GraphJob, error: FusecError) -> Found: ...
 
+    def newer(self, versions: Mapping[str, str]) -> Mapping[str, Found]: ...
+
 
 class Load(Protocol):
     """An artifact to a callable (`fusec.runtime.loader.load`). Raises LoadError."""
@@ -76,10 +80,11 @@ class Load(Protocol):
 
 
 class _Pending:
-    """A graph in flight, loaded when it is asked for."""
+    """A graph in flight, loaded when it is asked for: ``part`` is there from then on."""
 
     def __init__(self, job: GraphJob, ticket: Ticket, session: Session) -> None:
         self.job = job
+        self.part: Part | None = None
         self._ticket = ticket
         self._session = session
 
@@ -87,7 +92,8 @@ class _Pending:
         return self._ticket.done()
 
     def result(self) -> Executable:
-        return self._session.executable(self.job, self._ticket)
+        self.part = self._session.part(self.job, self._ticket)
+        return self.part.run
 
     def cancel(self) -> None:
         self._ticket.cancel()
@@ -114,6 +120,9 @@ class Session:
         self._load = load
         self._warned: set[str] = set()
         self._lock = threading.Lock()
+        self._upgrades = Upgrades(
+            resolver.newer, partial(load, recorder=recorder), recorder, self._warn
+        )
 
     def backend(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """A callable for Dynamo's graph: compiled, or eager when that fails.
@@ -130,7 +139,7 @@ class Session:
             self.recorder.count("fallbacks_to_eager")
             return seams.disable(gm.forward)
 
-    def compiled(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def compiled(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Function:
         """A callable for Dynamo's graph. Raises FusecError where `backend` runs it eager."""
         target = self.target_of(_ordinal(inputs))
         front = self._front(gm, inputs, target)
@@ -140,19 +149,19 @@ class Session:
                 return known
         promises = seams.shape_promises()
         traced, pending = self._traced(gm, inputs, target)
+        recipe: Recipe | str = "it has no front key"
         record = None
         if isinstance(front, Fingerprint):
-            if seams.shape_promises() == promises:
-                recipe = make_recipe(traced, inputs)
-            else:
-                recipe = "AOTAutograd added guards on sizes"
-            if isinstance(recipe, Recipe):
+            recipe = make_recipe(traced, inputs)
+            if seams.shape_promises() != promises:
+                self._ineligible("AOTAutograd added guards on sizes")
+            elif isinstance(recipe, Recipe):
                 parts = parts_of({each.job.label: each.job.fingerprint.hex for each in pending})
                 record = FrontRecord(front.entries, parts, recipe.to_bytes())
             else:
                 self._ineligible(recipe)
 
-        def finish() -> None:
+        def finish() -> Function:
             """Wait for the graphs; only then can their front record be published."""
             done = False
             try:
@@ -164,15 +173,23 @@ class Session:
                         each.cancel()
             if record is not None:
                 self._resolver.publish_front(record)
+            return traced.fn
 
-        if self.options.policy == "async" and not all(each.done() for each in pending):
-            return self._swapped(gm, traced.fn, finish)
-        finish()
-        return traced.fn
+        if self.options.policy != "async":
+            return finish()
+        if all(each.done() for each in pending):
+            swap = Swap(finish())
+            self._follow(swap, recipe, pending)
+            return swap
+        return self._swapped(gm, finish, recipe, pending)
 
     def _swapped(
-        self, gm: torch.fx.GraphModule, compiled: Callable[..., Any], finish: Callable[[], None]
-    ) -> Callable[..., Any]:
+        self,
+        gm: torch.fx.GraphModule,
+        finish: Callable[[], Function],
+        recipe: Recipe | str,
+        pending: Sequence[_Pending],
+    ) -> Function:
         """Eager now, compiled from the call after it is ready."""
 
         def failed(error: FusecError) -> None:
@@ -181,10 +198,18 @@ class Session:
 
         def ready() -> None:
             self.recorder.count("swaps")
+            self._follow(swap, recipe, pending)
 
-        swap = Swap(gm.forward, compiled, finish, ready=ready, failed=failed)
-        swap.start()
+        swap = Swap(gm.forward)
+        swap.prepare(finish, ready=ready, failed=failed)
         return swap
+
+    def _follow(self, swap: Swap, recipe: Recipe | str, pending: Sequence[_Pending]) -> None:
+        """Have a graph's artifacts replaced by better ones while it runs. Without a recipe there is
+        no second callable beside AOTAutograd's: it keeps what it has."""
+        if isinstance(recipe, Recipe):
+            parts = {each.job.label: each.part for each in pending if each.part is not None}
+            self._upgrades.follow(swap, parts, partial(restore, recipe))
 
     def _front(
         self, gm: torch.fx.GraphModule, inputs: Sequence[Any], target: Target
@@ -207,7 +232,7 @@ class Session:
         log.debug("no front key: %s", reason)
         self.recorder.count("front_ineligible")
 
-    def _restored(self, front: Fingerprint) -> Callable[..., Any] | None:
+    def _restored(self, front: Fingerprint) -> Function | None:
         """The callable that a front key leads to; None on a miss or when it does not load."""
         found = self._resolver.lookup_front(front.key("front"))
         if found is None:
@@ -215,17 +240,22 @@ class Session:
         try:
             with contained("front record"):
                 recipe = Recipe.from_bytes(found.record.recipe)
+                keys = found.record.part_keys()
                 parts = {
-                    role: self._load(part, recorder=self.recorder)
+                    role: Part.of(keys[role], part, self._load(part, recorder=self.recorder))
                     for role, part in found.parts.items()
                 }
-                restored = restore(recipe, parts)
+                restored = restore(recipe, {role: part.run for role, part in parts.items()})
         except (ArtifactError, CompilerError) as error:
             log.debug("a front record does not load: %s", error)
             self.recorder.count("corrupt")
             return None
         self.recorder.count("graphs", len(parts))
-        return restored
+        if self.options.policy != "async":
+            return restored
+        swap = Swap(restored)
+        self._upgrades.follow(swap, parts, partial(restore, recipe))
+        return swap
 
     def _traced(
         self, gm: torch.fx.GraphModule, inputs: Sequence[Any], target: Target
@@ -263,7 +293,7 @@ class Session:
         job = GraphJob(graph, data, key, target, role)
         return _Pending(job, self._resolver.submit(job), self)
 
-    def executable(self, job: GraphJob, ticket: Ticket) -> Executable:
+    def part(self, job: GraphJob, ticket: Ticket) -> Part:
         """Wait for a graph's artifact and load it; one that will not load is compiled here.
 
         Raises FusecError, also for a fault of our own that is none of its kinds.
@@ -276,7 +306,7 @@ class Session:
                 found = self._resolver.compile_again(job, error)
                 loaded = self._load(found, recorder=self.recorder)
         self.recorder.count("graphs")
-        return loaded
+        return Part.of(job.key, found, loaded)
 
     def _warn(self, error: FusecError, consequence: str = "a graph runs eager") -> None:
         """One warning a cause, however many graphs it stops."""

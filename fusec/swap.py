@@ -1,4 +1,4 @@
-"""The policy `async`: a graph runs eager at once, and compiled from the call after it is ready."""
+"""A Dynamo graph's callable that may be exchanged between two calls (policy `async`)."""
 
 from __future__ import annotations
 
@@ -11,49 +11,53 @@ from typing import Any
 from fusec.errors import FusecError
 from fusec.faults import contained
 
+Function = Callable[..., Any]
+"""Takes the inputs of a Dynamo graph, returns its outputs."""
+
 
 class Swap:
-    """Calls `eager` until `prepare` has returned, then `compiled`.
+    """Calls what it was given last.
 
-    A call is wholly the one or the other, and a backward belongs to its forward's kind: the change
-    is between two calls, which is the one point where nothing of a graph is under way. `prepare`
-    runs in a thread. When it raises FusecError or has a fault, `failed` is told and eager stays.
+    A call is wholly the one or the other, and a backward belongs to its forward's: each callable
+    has autograd functions of its own. So the change is between two calls, which is the one point
+    where nothing of a graph is under way.
     """
 
-    def __init__(
-        self,
-        eager: Callable[..., Any],
-        compiled: Callable[..., Any],
-        prepare: Callable[[], None],
-        *,
-        ready: Callable[[], None],
-        failed: Callable[[FusecError], None],
-    ) -> None:
-        self._run = eager
-        self._compiled = compiled
-        self._prepare = prepare
-        self._ready = ready
-        self._failed = failed
-        work = partial(contextvars.copy_context().run, self._work)  # spans belong to the graph's
-        self._thread = threading.Thread(target=work, name="fusec-swap", daemon=True)
+    def __init__(self, run: Function) -> None:
+        self._run = run
 
     def __call__(self, *inputs: Any) -> Any:
         return self._run(*inputs)
 
-    def start(self) -> None:
-        """Begin to prepare; returns at once."""
-        self._thread.start()
+    def put(self, run: Function) -> None:
+        """Call this one from the next call on. May come from any thread."""
+        self._run = run
 
-    def join(self, timeout_s: float | None = None) -> None:
-        """Wait until it has been decided which of the two stays."""
-        self._thread.join(timeout_s)
+    def prepare(
+        self,
+        work: Callable[[], Function],
+        *,
+        ready: Callable[[], None],
+        failed: Callable[[FusecError], None],
+    ) -> threading.Thread:
+        """Do `work` in a thread, and call from then on what it returns.
 
-    def _work(self) -> None:
-        try:
-            with contained("compiling beside the eager run"):
-                self._prepare()
-        except FusecError as error:
-            self._failed(error)
-            return
-        self._run = self._compiled
-        self._ready()
+        `ready` is told. When it raises FusecError or has a fault, `failed` is told instead, and
+        nothing changes.
+        """
+
+        def run() -> None:
+            try:
+                with contained("compiling beside the eager run"):
+                    made = work()
+            except FusecError as error:
+                failed(error)
+                return
+            self.put(made)
+            ready()
+
+        # In a copy of this context, so that its spans belong to the graph's.
+        target = partial(contextvars.copy_context().run, run)
+        thread = threading.Thread(target=target, name="fusec-swap", daemon=True)
+        thread.start()
+        return thread

@@ -48,6 +48,8 @@ COUNTERS: Mapping[str, str] = {
     "graph_misses": "graph key not found",
     "fallbacks_to_eager": "graphs that run eager because they could not be compiled",
     "swaps": "Dynamo graphs that ran eager until their artifacts came (policy async)",
+    "upgrade_polls": "questions whether better artifacts stand by now (policy async)",
+    "upgrades": "times that a running Dynamo graph was given better artifacts (policy async)",
     "local_compiles": "graphs compiled in this process",
     "farm_compiles": "graphs compiled by the farm while this process waited",
     "remote_errors": "the remote was unreachable, slow or answered with an error",

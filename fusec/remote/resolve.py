@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -208,6 +208,13 @@ class Resolver:
         self._notices.fault("corrupt", "unloadable", error, _COMPILED_HERE)
         self._tiers.drop(job.key)
         return self._means.compile_here(job, error)
+
+    def newer(self, versions: Mapping[str, str]) -> dict[str, Found]:
+        """What the service has by now in the place of artifacts of these versions, by key.
+
+        Nothing where there is no service. Never raises for a fault of it.
+        """
+        return self._tiers.newer(versions)
 
     def publish_front(self, record: FrontRecord) -> None:
         """Keep a front record locally and ask the farm to publish it. Never raises for a fault."""

@@ -96,16 +96,20 @@ class Tiers:
             here.update(lookup_many(self.local, rest, on_miss=self._on_local_miss, trust=trust))
         found = {key: (item, Source.LOCAL_STORE) for key, item in here.items()}
         absent = [key for key in keys if key not in here]
-        for key, item in self.fetch([*absent, *self._replaced(here)]).items():
+        unfinished = {key: item.version for key, item in here.items() if not item.manifest.is_final}
+        for key, item in self.fetch([*absent, *self._replaced(unfinished)]).items():
             found[key] = (item, Source.REMOTE_STORE)
         return found
 
-    def _replaced(self, here: Mapping[str, Found]) -> list[str]:
-        """Those of the local artifacts, not final, in whose place the service has others by now.
+    def newer(self, versions: Mapping[str, str]) -> dict[str, Found]:
+        """The artifacts that the service has in the place of those of these versions, by key."""
+        return self.fetch(self._replaced(versions), fresh=True)
+
+    def _replaced(self, asked: Mapping[str, str]) -> list[str]:
+        """Those keys of artifacts, by version, under which the service has others by now.
 
         One small request for all of them; they are used as they are where there is no answer.
         """
-        asked = {key: item.version for key, item in here.items() if not item.manifest.is_final}
         if self._remote is None or not asked:
             return []
         try:

@@ -11,6 +11,7 @@ from cache.memory import MemoryStore
 from farm.config import FarmConfig
 from farm.open_farm import open_app
 from farm.pool import Pool, Task
+from fusec.remote.protocol import Priority
 
 
 class NeverPool:
@@ -33,6 +34,9 @@ class NeverPool:
     def submit(self, task: Task) -> Future[bytes]:
         """See `Pool`."""
         return Future()
+
+    def hurry(self, future: Future[bytes], priority: Priority) -> None:
+        """See `Pool`."""
 
     def cancel(self, future: Future[bytes]) -> None:
         """See `Pool`."""

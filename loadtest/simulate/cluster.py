@@ -17,6 +17,7 @@ from functools import partial
 from farm.devices import CPU
 from farm.pool import Pool, Runner, Task, TaskFailed, settle
 from farm.retry import ErrorKind
+from fusec.remote.protocol import Priority
 from loadtest.costs.model import Tasks
 from loadtest.simulate.host import Host
 from loadtest.simulate.stages import WorkerDied
@@ -234,6 +235,9 @@ class SimulatedPool:
         paid_s = self._host.core.reserve(self._costs.gateway_cpu_s)
         self._loop.call_later(paid_s + self._costs.round_trip_s / 2, self._cluster.enqueue, entry)
         return future
+
+    def hurry(self, future: Future[bytes], priority: Priority) -> None:
+        """See `Pool`. The order of this one is that of submission."""
 
     def cancel(self, future: Future[bytes]) -> None:
         """See `Pool`."""

@@ -144,11 +144,10 @@ def test_what_is_there_already_is_used_from_the_first_call() -> None:
 def test_a_fault_of_ours_stays_eager() -> None:
     failures: list[Exception] = []
 
-    def prepare() -> None:
+    def work() -> Any:
         raise ZeroDivisionError
 
-    swap = Swap(lambda x: x, lambda x: -x, prepare, ready=lambda: None, failed=failures.append)
-    swap.start()
-    swap.join(10)
+    swap = Swap(lambda x: x)
+    swap.prepare(work, ready=lambda: None, failed=failures.append).join(10)
     assert swap(3) == 3
     assert len(failures) == 1

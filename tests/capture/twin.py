@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from cache.artifacts import Found, publish
-from cache.manifest import Manifest
+from cache.manifest import FINAL_TIER, Manifest
 from cache.memory import MemoryStore
 from cache.store import Store
 from fusec.artifact.fingerprint import graph_fingerprint, toolchain
@@ -26,13 +26,19 @@ TARGET = Target("cpu", "x86-64-v3")
 
 
 def eager_compile(
-    graph: Graph, target: Target, options: Options, store: Store, *, recorder: Recorder
+    graph: Graph,
+    target: Target,
+    options: Options,
+    store: Store,
+    *,
+    recorder: Recorder,
+    tier: int = FINAL_TIER,
 ) -> Found:
-    """An "artifact" that is the graph itself."""
+    """An "artifact" that is the graph itself. tier: of its manifest."""
     data = graph_to_bytes(graph)
     blobs = {"graph": data}
     key = graph_fingerprint(data, target, options, toolchain()).key("graph")
-    manifest = publish(store, key, Manifest.of("graph", blobs), blobs)
+    manifest = publish(store, key, Manifest.of("graph", blobs, tier=tier), blobs)
     recorder.count("lowerings")
     return Found(manifest, blobs)
 

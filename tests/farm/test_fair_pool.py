@@ -46,6 +46,9 @@ class ManualPool:
         self.open[task.label] = future
         return future
 
+    def hurry(self, future: Future[bytes], priority: Priority) -> None:
+        """It has no order."""
+
     def cancel(self, future: Future[bytes]) -> None:
         settle(future, TaskFailed(ErrorKind.CANCELLED, "cancelled"))
 
@@ -138,6 +141,19 @@ def test_clients_before_background() -> None:
     pool.submit(_task("a", 0))
     behind.end("tune0")
     assert behind.seen == ["tune0", "tune1", "a0"]
+
+
+def test_a_task_that_becomes_urgent_goes_before_others_and_never_becomes_less() -> None:
+    behind = ManualPool(cpu=1)
+    pool = FairPool(behind)
+    futures = [pool.submit(_task("warm", number, Priority.PREWARM)) for number in range(6)]
+    pool.hurry(futures[4], Priority.WAITING)
+    pool.hurry(futures[4], Priority.BACKGROUND)
+    pool.hurry(futures[0], Priority.WAITING)
+    behind.end("warm0")
+    behind.end("warm1")
+    assert behind.seen == ["warm0", "warm1", "warm4", "warm2"]
+    pool.hurry(futures[0], Priority.WAITING)  # it is over
 
 
 def test_a_task_that_waits_is_cancelled_without_the_pool_behind() -> None:

@@ -26,6 +26,7 @@ from farm.poison import Poison
 from farm.pool import Pool, Task, TaskFailed, settle
 from farm.queue import NOBODY
 from farm.retry import RULES, ErrorKind
+from farm.urgency import Urgency
 from farm.workers import PlannedKernel, built_singly
 from fusec.options import Target
 from fusec.remote.protocol import Priority
@@ -68,6 +69,9 @@ class HeldPool:
         future: Future[bytes] = Future()
         self.open.append((task, future))
         return future
+
+    def hurry(self, future: Future[bytes], priority: Priority) -> None:
+        """It has no order."""
 
     def cancel(self, future: Future[bytes]) -> None:
         self.open = [(t, f) for t, f in self.open if f is not future]
@@ -161,7 +165,7 @@ class Retries(RuleBasedStateMachine):
     def submit(self, names: set[str]) -> None:
         async def start() -> list[Flight]:
             return self.builds.start(
-                [_kernel(name) for name in sorted(names)], TARGET, NOBODY, WAITING
+                [_kernel(name) for name in sorted(names)], TARGET, NOBODY, Urgency(WAITING)
             )
 
         self.jobs.append(self.loop.run_until_complete(start()))

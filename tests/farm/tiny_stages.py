@@ -120,6 +120,13 @@ class TinyStages:
     def count(self, event: str) -> int:
         return self.events().count(event)
 
+    def until(self, event: str) -> None:
+        """Wait until something has begun."""
+        deadline = time.monotonic() + 120.0
+        while not self.count(event):
+            assert time.monotonic() < deadline, event
+            time.sleep(0.02)
+
     def go(self) -> None:
         """Let builds of `t.held` end."""
         (Path(self.log) / "go").touch()
