@@ -30,7 +30,7 @@ log = logging.getLogger("fusec.cache")
 BATCH: Final = 1000
 MIN_GRACE_S: Final = 3600.0
 RECORD_S: Final = 3600.0
-"""A record goes when nobody has changed it for so long: a lease in use is renewed all the time, and
+"""A lease goes when nobody has changed it for so long: one in use is renewed all the time, and
 clocks are nowhere near so far apart."""
 SWEEP_S: Final = 60.0
 FENCE_S: Final = 600.0
@@ -123,7 +123,7 @@ def plan(store: Collectable, policy: Policy, now: float) -> Plan:
         len(stay),
         len(kept),
         sum(item.bytes for item in (*stay, *kept)),
-        tuple(item for item in store.list_records() if item.at < now - RECORD_S),
+        tuple(item for item in store.list_records() if _is_idle(item, now - RECORD_S)),
     )
 
 
@@ -159,6 +159,10 @@ def collect(
     done = replace(made, blobs=blobs, records=records)
     log.info("collected: %s", list(done.lines())[-1], extra={"action": "collect"})
     return done
+
+
+def _is_idle(record: Item, before: float) -> bool:
+    return record.at < before and keys.parse_record(record.name)[0] == keys.LEASE
 
 
 def _announce_and_remove(

@@ -16,7 +16,11 @@ DOOMED = "doomed"
 """The kind of the one entry in which a collector announces what it will remove."""
 LEASE = "lease"
 """The kind of the records that say who works on what (`cache.lease`). No entry is of this kind."""
-_RECORD = re.compile(f"{LEASE}/[0-9a-f]{{64}}")
+INDEX = "index"
+"""The kind of the records that list what is still to be done, which nothing else of a store can be
+asked for. They stay, however long nobody changes them."""
+RECORDS = (LEASE, INDEX)
+_RECORD = re.compile(f"({'|'.join(RECORDS)})/([0-9a-f]{{64}})")
 _KEY = re.compile(f"({'|'.join([*sorted(KINDS), REVOKED, DOOMED])})/([0-9a-f]{{64}})")
 _NAMESPACE = re.compile(r"(?:[a-z0-9][a-z0-9-]{0,38})?")
 
@@ -34,11 +38,13 @@ def parse(key: str) -> tuple[str, str]:
 
 def parse_record(name: str) -> tuple[str, str]:
     """Split a record's name into (kind, hex). Raises ProtocolError if it is not one."""
-    if _RECORD.fullmatch(name) is None:
+    match = _RECORD.fullmatch(name)
+    if match is None:
+        kinds = " or ".join(RECORDS)
         raise ProtocolError(
-            f"not a record: {name[:90]!r}", hint=f"a record is {LEASE}/<64 hex characters>"
+            f"not a record: {name[:90]!r}", hint=f"a record is {kinds} and /<64 hex characters>"
         )
-    return LEASE, name.removeprefix(f"{LEASE}/")
+    return match.group(1), match.group(2)
 
 
 def is_internal(key: str) -> bool:

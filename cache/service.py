@@ -55,7 +55,7 @@ Handler = Callable[[ServiceState, Caller, Request, str], Awaitable[Response]]
 DISK_EVERY_S = 600.0
 """How often the copies on this disk are looked at where no collections are scheduled."""
 _HEX = "[0-9a-f]{64}"
-_RECORD = f"{keys.LEASE}/{_HEX}"
+_RECORD = f"(?:{'|'.join(keys.RECORDS)})/{_HEX}"
 _KEY = f"(?:{'|'.join(sorted(keys.KINDS))})/{_HEX}"
 
 

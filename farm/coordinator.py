@@ -30,12 +30,14 @@ from farm.ownership import Holding
 from farm.peers import Peers
 from farm.pool import TaskFailed
 from farm.quota import Limits
+from farm.restore import Restoring
 from farm.retry import ErrorKind
 from farm.retune import Retuning
 from farm.spaces import Space, Spaces
 from farm.status import Reporter
 from farm.tracing import FarmTracing
-from farm.tuning import Tuning, Untuned
+from farm.tuning import Tuning
+from farm.untuned import Untuned
 from farm.urgency import Urgency
 from farm.verifier import Verifier
 from farm.workers import Planned, PlannedKernel, Stages, kind_of, plan_task
@@ -90,7 +92,7 @@ class Coordinator:
         self._history = History()
         self._closing = False
         self._draining = False
-        self.retuning = Retuning(spaces, attempts, stages, verifier, tuning, metrics)
+        self.retuning = Retuning(spaces, Restoring(attempts, stages), verifier, tuning)
         self.reporter = Reporter(
             self._book,
             pool,
@@ -205,12 +207,11 @@ class Coordinator:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.retuning.close()
         if self._tuning is not None:
             await self._tuning.close()
         for space in self.spaces:
             await space.builds.close()
-            await space.ownership.close()
+            await space.claims.close()
             space.shelf.close()
         self.tracing.close()
 

@@ -109,9 +109,9 @@ class FarmMetrics:
         )
         self.tuned = make.counter(
             "fusec_farm_tuned",
-            "Untuned artifacts after tuning: replaced, kept (another was better already), wrong"
-            " (the tuned one failed its verification), failed, dropped (too many waited).",
-            {"outcome": ("replaced", "kept", "wrong", "failed", "dropped")},
+            "Artifacts after tuning: replaced, kept (another stood already, or none was better),"
+            " wrong (the tuned one failed its verification), failed.",
+            {"outcome": ("replaced", "kept", "wrong", "failed")},
         )
         self.tuned_kernels = make.counter(
             "fusec_farm_tuned_kernels",

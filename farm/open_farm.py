@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry
 from cache.asgi import App
 from cache.client import CacheClient
 from cache.errors import ConfigError
-from cache.lease import MAX_TERM_S
 from cache.seal import Signer
 from cache.signing import SigningKey, read_trusted
 from cache.store import SwapStore
@@ -43,6 +42,8 @@ from fusec import __version__
 from fusec.artifact.fingerprint import toolchain, torch_version
 
 WARMED: Final = 64
+CLAIM_S: Final = 30.0
+"""Of a claim where there is one gateway: until the next one may, if it dies with it."""
 
 
 def open_pool(config: FarmConfig, runner: Runner | None = None) -> Pool:
@@ -99,30 +100,30 @@ def open_app(
     tracing = FarmTracing(config.tracing)
     attempts = Attempts(fair, metrics, config.task_s, tracing)
 
-    member = new_member(config.address(), config.token, config.lease_s or MAX_TERM_S)
+    member = new_member(config.address(), config.token, config.lease_s or CLAIM_S)
 
     def open_space(namespace: str) -> Space:
         kept = open_namespace(namespace) if namespace and open_namespace is not None else store
         signer = None if key is None else Signer(key, compiler_name(), namespace)
         trust = OWN_STORE if key is None else signed_by((key.public, *others), namespace)
         shelf = Shelf(kept, attempts, signer=signer, trust=trust, clock=clock)
-        ownership = (
-            Leases(kept, member, attempts, metrics, clock=clock) if config.lease_s else Ownership()
-        )
+        claims = Leases(kept, member, attempts, metrics, clock=clock)
+        ownership = claims if config.lease_s else Ownership()
         builds = KernelBuilds(attempts, shelf.keep_kernel, metrics, clock=clock)
-        return Space(shelf, builds, ownership)
+        return Space(shelf, builds, claims, ownership)
 
     def open_coordinator() -> Coordinator:
         made = stages or FusecStages()
         verifier = Verifier(attempts, metrics, config.verify_s)
+        spaces = Spaces(open_space, named=open_namespace is not None)
         return Coordinator(
             fair,
-            Spaces(open_space, named=open_namespace is not None),
+            spaces,
             attempts,
             made,
             metrics,
             verifier=verifier,
-            tuning=Tuning(attempts, made, verifier, metrics) if config.tune else None,
+            tuning=Tuning(spaces, attempts, made, verifier, metrics) if config.tune else None,
             limits=limits,
             peers=Peers(member, config.token, _verify(config), transport=to_peers),
             tracing=tracing,

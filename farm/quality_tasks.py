@@ -4,6 +4,7 @@
     candidates   the kernels of a plan that there are several ways to build: on a CPU worker
     variants     all variants of one kernel compiled: on a CPU worker, whatever the target
     race         compiled variants timed: on a GPU worker, which compiles nothing
+    steps        what a descent tries next of some kernels: on a CPU worker
 
 Verifying and racing keep child processes of their own; the others run in the worker's.
 """
@@ -29,6 +30,8 @@ VERIFY: Final = "verify"
 CANDIDATES: Final = "candidates"
 VARIANTS: Final = "variants"
 RACE: Final = "race"
+STEPS: Final = "steps"
+QUALITY: Final = frozenset((VERIFY, CANDIDATES, VARIANTS, RACE, STEPS))
 SUPERVISED: Final = frozenset((VERIFY, RACE))
 """Kinds that start limited children by themselves."""
 MAX_TASK: Final = 256 << 20
@@ -37,11 +40,14 @@ _COMPILE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A kernel with a choice of variants. key: of its tuning record; problem: what to time."""
+    """A kernel with a choice of variants. key: of its tuning record; descended: of the record that
+    a descent leaves; problem: what to time; standing: a binary that is to be beaten, if any."""
 
     digest: str
     key: str
     problem: bytes
+    descended: str
+    standing: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,7 @@ class Compiled:
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """The outcome for one kernel: its winner and the record of the race, or ``why`` there is
-    neither."""
+    neither. A winner without a record is the candidate's standing binary, which was not beaten."""
 
     binary: bytes = b""
     record: bytes = b""
@@ -70,11 +76,18 @@ class Quality(Protocol):
         self, graph: bytes, target: Target, found: Found, seconds: float, gpu: int
     ) -> Verification: ...
 
-    def candidates(self, plan: bytes, device: str) -> list[Candidate]: ...
+    def candidates(self, plan: bytes, device: str, single: bool) -> list[Candidate]:
+        """single: those with one variant too, for a descent."""
+        ...
 
     def variants(self, problem: bytes) -> tuple[dict[str, bytes], dict[str, str]]: ...
 
     def race(self, compiled: Sequence[Compiled], seconds: float, gpu: int) -> dict[str, Chosen]: ...
+
+    def step(self, history: Sequence[bytes], record: bytes) -> bytes:
+        """The next problem of a descent, after those that were raced and the record of the last of
+        them; empty where there is none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +110,7 @@ class FusecQuality:
         threads = max(1, min(4, len(os.sched_getaffinity(0)) // 2))
         return verify(graph, found, limits=Limits(seconds=seconds, threads=threads), gpu=shown)
 
-    def candidates(self, plan: bytes, device: str) -> list[Candidate]:
+    def candidates(self, plan: bytes, device: str, single: bool) -> list[Candidate]:
         from fusec.codegen.triton_toolchain import compiler_version
         from fusec.ir.program_wire import program_from_bytes
         from fusec.pipeline import Plan
@@ -111,9 +124,10 @@ class FusecQuality:
                 problem.source.digest,
                 record_key(problem.source, device, compiler, False),
                 problem_to_bytes(problem),
+                record_key(problem.source, device, compiler, True),
             )
             for problem in problems(program_from_bytes(made.program), made.kernels)
-            if len(problem.source.variants) > 1
+            if single or len(problem.source.variants) > 1
         ]
 
     def variants(self, problem: bytes) -> tuple[dict[str, bytes], dict[str, str]]:
@@ -134,7 +148,7 @@ class FusecQuality:
     def race(self, compiled: Sequence[Compiled], seconds: float, gpu: int) -> dict[str, Chosen]:
         from fusec.codegen.gpu_binary import GpuBinary
         from fusec.tune.problem import problem_from_bytes
-        from fusec.tune.race_variants import race_variants
+        from fusec.tune.race_variants import STANDS, race_variants
         from fusec.tune.timing import Timer
 
         deadline = time.monotonic() + seconds
@@ -146,9 +160,14 @@ class FusecQuality:
                 binaries = {int(n): GpuBinary.from_bytes(b) for n, b in each.binaries.items()}
                 left_out = {int(n): why for n, why in each.left_out.items()}
                 problem = problem_from_bytes(each.candidate.problem)
-                raced = race_variants(problem, binaries, left_out, timer, device, deadline)
+                stood = each.candidate.standing
+                standing = GpuBinary.from_bytes(stood) if stood else None
+                raced = race_variants(
+                    problem, binaries, left_out, timer, device, deadline, standing
+                )
                 if isinstance(raced, str):
-                    found[each.candidate.digest] = Chosen(why=raced)
+                    kept = stood if raced == STANDS else b""
+                    found[each.candidate.digest] = Chosen(kept, why=raced)
                 else:
                     record = raced.record.to_bytes()
                     found[each.candidate.digest] = Chosen(raced.binary.to_bytes(), record)
@@ -158,6 +177,16 @@ class FusecQuality:
         finally:
             timer.close()
         return found
+
+    def step(self, history: Sequence[bytes], record: bytes) -> bytes:
+        from fusec.tune.neighbours import next_step
+        from fusec.tune.problem import problem_from_bytes, problem_to_bytes
+        from fusec.tune.record import Record
+
+        problems = [problem_from_bytes(data) for data in history]
+        best = problems[-1].source.variants[Record.from_bytes(record).variant]
+        step = next_step(problems, best)
+        return b"" if step is None else problem_to_bytes(step)
 
 
 def _runs(isa: str, here: str) -> bool:
@@ -190,9 +219,9 @@ def verification_of(result: bytes) -> Verification:
     return Verification.from_wire(body if isinstance(body, dict) else {})
 
 
-def candidates_task(plan: bytes, device: str, label: str) -> Task:
+def candidates_task(plan: bytes, device: str, single: bool, label: str) -> Task:
     """The task that finds a plan's candidates; `candidates_of` reads its result."""
-    return Task(CANDIDATES, pack({"plan": plan, "device": device}), label)
+    return Task(CANDIDATES, pack({"plan": plan, "device": device, "single": single}), label)
 
 
 def candidates_of(result: bytes) -> list[Candidate]:
@@ -217,14 +246,7 @@ def compiled_of(candidate: Candidate, result: bytes) -> Compiled:
 def race_task(compiled: Sequence[Compiled], seconds: float, needs: str) -> Task:
     """The task that times some kernels' variants; `chosen_of` reads its result."""
     kernels: list[Value] = [
-        [
-            each.candidate.digest,
-            each.candidate.key,
-            each.candidate.problem,
-            dict(each.binaries),
-            dict(each.left_out),
-        ]
-        for each in compiled
+        [_wire(each.candidate), dict(each.binaries), dict(each.left_out)] for each in compiled
     ]
     label = f"race of {len(kernels)} kernels"
     return Task(RACE, pack({"kernels": kernels, "seconds": seconds}), label, needs=needs)
@@ -246,6 +268,21 @@ def chosen_of(result: bytes) -> tuple[dict[str, Chosen], float]:
     return found, seconds
 
 
+def steps_task(kernels: Mapping[str, tuple[Sequence[bytes], bytes]], label: str) -> Task:
+    """The task that finds the next steps of descents, given the history and last record of each
+    kernel; `steps_of` reads its result."""
+    body: dict[str, Value] = {
+        digest: {"history": [*history], "record": record}
+        for digest, (history, record) in kernels.items()
+    }
+    return Task(STEPS, pack(body), label)
+
+
+def steps_of(result: bytes) -> dict[str, bytes]:
+    """The next problems, by kernel; empty where there is none. Raises CacheError, WireError."""
+    return _bytes_map(unpack(result, max_bytes=MAX_TASK))
+
+
 def run_quality(task: Task, quality: Quality) -> bytes:
     """Do one of these tasks. Raises FusecError, CacheError."""
     if task.kind == VARIANTS:
@@ -253,9 +290,13 @@ def run_quality(task: Task, quality: Quality) -> bytes:
         return pack({"binaries": {**binaries}, "left_out": {**left_out}})
     body = unpack(task.payload, max_bytes=MAX_TASK)
     if task.kind == CANDIDATES:
-        body = fields(body, "candidates task", ("plan", "device"))
-        found = quality.candidates(_bytes(body["plan"]), str(body["device"]))
-        return pack([[c.digest, c.key, c.problem] for c in found])
+        body = fields(body, "candidates task", ("plan", "device", "single"))
+        plan, single = _bytes(body["plan"]), body["single"] is True
+        return pack([_wire(c) for c in quality.candidates(plan, str(body["device"]), single)])
+    if task.kind == STEPS:
+        if not isinstance(body, dict):
+            raise WireError("a steps task is malformed")
+        return pack({digest: _step(item, quality) for digest, item in body.items()})
     if task.kind == VERIFY:
         names = ("graph", "target", "manifest", "blobs", "seconds")
         body = fields(body, "verify task", names)
@@ -278,18 +319,33 @@ def run_quality(task: Task, quality: Quality) -> bytes:
     return pack({"chosen": outcomes, "seconds": time.monotonic() - started})
 
 
+def _step(item: Value, quality: Quality) -> bytes:
+    body = fields(item, "a step", ("history", "record"))
+    history = body["history"]
+    if not isinstance(history, list) or not history:
+        raise WireError("a step without a race before it")
+    return quality.step([_bytes(problem) for problem in history], _bytes(body["record"]))
+
+
 def _compiled(item: Value) -> Compiled:
-    if not isinstance(item, list) or len(item) != 5:
+    if not isinstance(item, list) or len(item) != 3:
         raise WireError("not a compiled candidate")
-    return Compiled(_candidate(item[:3]), _bytes_map(item[3]), _text_map(item[4]))
+    return Compiled(_candidate(item[0]), _bytes_map(item[1]), _text_map(item[2]))
+
+
+def _wire(candidate: Candidate) -> list[Value]:
+    return [getattr(candidate, name) for name in _CANDIDATE]
 
 
 def _candidate(item: Value) -> Candidate:
-    if isinstance(item, list) and len(item) == 3:
-        digest, key, problem = item
-        if isinstance(digest, str) and isinstance(key, str) and isinstance(problem, bytes):
-            return Candidate(digest, key, problem)
+    if isinstance(item, list) and len(item) == len(_CANDIDATE):
+        digest, key, problem, descended, standing = item
+        if isinstance(digest, str) and isinstance(key, str) and isinstance(descended, str):
+            return Candidate(digest, key, _bytes(problem), descended, _bytes(standing))
     raise WireError("not a candidate")
+
+
+_CANDIDATE: Final = ("digest", "key", "problem", "descended", "standing")
 
 
 def _bytes(value: Value) -> bytes:

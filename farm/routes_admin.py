@@ -17,7 +17,7 @@ from cache.protocol import NAMESPACE_HEADER, Value, fields, pack
 from farm.config import FarmConfig
 from farm.coordinator import Coordinator
 from farm.replies import Refused, authorise, has_role
-from farm.retune import CannotRetune, Why
+from farm.restore import CannotTune, Why
 from farm.status_page import render
 from fusec.errors import WireError
 from fusec.remote.farm_status import (
@@ -81,15 +81,16 @@ def _cancel(farm: Coordinator, namespace: str, body: Value) -> Response:
 
 
 async def _retune(farm: Coordinator, namespace: str, body: Value) -> Response:
-    key = fields(body, "a retune", ("fingerprint",))["fingerprint"]
+    asked = fields(body, "a retune", ("fingerprint",), ("force",))
+    key = asked["fingerprint"]
     if not isinstance(key, str) or not is_digest(key):
         hint = "`fusec farm status --json` has whole keys"
         raise WireError("a retune names all 64 hex digits of a graph's key", hint=hint)
     if farm.draining:
         raise Refused(503, Refusal(DRAINING, "the farm is being drained: it begins nothing new"))
     try:
-        made = await farm.retuning.begin(namespace, key)
-    except CannotRetune as error:
+        made = await farm.retuning.begin(namespace, key, force=asked.get("force") is True)
+    except CannotTune as error:
         status = 404 if error.why is Why.UNKNOWN else 409
         raise Refused(status, Refusal(error.why, str(error), error.hint)) from error
     return Response(200, pack(made.to_wire()))

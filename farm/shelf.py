@@ -61,11 +61,8 @@ class Shelf:
         return await self._calls.call(lambda: self._whole(key))
 
     async def kernels(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """The binaries that exist, by key. A store that does not answer has none."""
-        try:
-            found = await self._calls.call(lambda: self._lookup(keys))
-        except TaskFailed:
-            return {}  # counted already; building again costs less than failing the job
+        """The binaries that exist, by key."""
+        found = await self.found(keys)
         return {
             key: item.blobs[KERNEL_BLOB] for key, item in found.items() if KERNEL_BLOB in item.blobs
         }
@@ -110,6 +107,22 @@ class Shelf:
         claim: as of `publish`; with it, one as good may be replaced too.
         """
         return await self._calls.call(lambda: self._replace(key, manifest, blobs, expected, claim))
+
+    async def record(self, name: str) -> bytes | None:
+        """A record's bytes as they are now."""
+        return await self._calls.call(lambda: self._store.get_record(name))
+
+    async def swap_record(self, name: str, expected: str | None, data: bytes) -> bool:
+        """Write a record in the place of the one of that digest, of none for None. False where
+        another stands."""
+        return await self._calls.call(lambda: self._store.swap_record(name, expected, data))
+
+    async def found(self, keys: Sequence[str]) -> dict[str, Found]:
+        """The artifacts that exist, by key. A store that does not answer has none."""
+        try:
+            return await self._calls.call(lambda: self._lookup(keys))
+        except TaskFailed:
+            return {}  # counted already; doing it again costs less than failing the job
 
     async def publish_front(self, record: FrontRecord) -> bool:
         """Publish a front record, False when an artifact that it leads to is missing."""

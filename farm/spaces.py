@@ -28,10 +28,12 @@ class UnknownNamespace(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """One namespace."""
+    """One namespace. claims: the leases that a writer shows where it replaces what is final; those
+    of ``ownership`` too, where there is more than one gateway."""
 
     shelf: Shelf
     builds: KernelBuilds
+    claims: Ownership
     ownership: Ownership = field(default_factory=Ownership)
 
 
@@ -48,6 +50,10 @@ class Spaces:
 
     def __iter__(self) -> Iterator[Space]:
         return iter(self._made.values())
+
+    def items(self) -> list[tuple[str, Space]]:
+        """Those that are open, by name."""
+        return list(self._made.items())
 
     @property
     def default(self) -> Space:

@@ -1,300 +1,336 @@
 """Tuning behind the clients: an artifact is published as the cost model chose; one whose kernels a
 GPU has timed takes its place later.
 
-A kernel is timed once: its record stands in the store, and graphs in work at the same time share
-the race. What no GPU of the cluster serves waits here until one joins. Everything is of the lowest
-priority, so that clients who wait never wait for this. A gateway that dies loses nothing but time:
-the artifacts stand, and `farm.retune` begins again from what the store has.
+    offered, or in the store's index ──► waits for a GPU ──► race ──► tuned artifact
+                                              ▲                 │ mode max-autotune
+                                              └──── a step of the descent, and the next
+
+The first race of all graphs comes before a step of any. What no GPU of the cluster serves waits
+until one joins. Everything is of the lowest priority, so that clients who wait never wait for this.
+Which graphs wait is in the store too (`farm.untuned`): a gateway that dies loses nothing but time,
+and of several gateways the one that holds a graph's lease tunes it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+import random
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from cache.artifacts import Found
 from cache.errors import CacheError
-from cache.lru import ByteLRU
 from cache.manifest import Manifest
-from cache.protocol import pack
 from farm.attempts import Attempts
+from farm.descent import Descent
 from farm.metrics import FarmMetrics
-from farm.pool import Task, TaskFailed
-from farm.quality_tasks import (
-    Candidate,
-    Chosen,
-    Compiled,
-    candidates_of,
-    candidates_task,
-    chosen_of,
-    compiled_of,
-    race_task,
-    variants_task,
-)
+from farm.pool import TaskFailed
+from farm.quality_tasks import Candidate, Chosen, candidates_of, candidates_task
 from farm.queue import Share
+from farm.races import Races
+from farm.restore import CannotTune, Restoring
 from farm.retry import ErrorKind
-from farm.shelf import KERNEL_BLOB, Shelf
-from farm.urgency import Urgency
+from farm.spaces import Space, Spaces
+from farm.untuned import Untuned, UntunedIndex, keep_job
+from farm.urgency import Urgency, behind
 from farm.verifier import Verifier
 from farm.workers import Stages
 from fusec.artifact.fingerprint import fingerprint
-from fusec.artifact.quality import Tier, quality_of
+from fusec.artifact.quality import Tier, quality_of, unfinished
 from fusec.errors import FusecError
-from fusec.remote.protocol import FarmJob, Priority, decode_submit
+from fusec.options import Target
+from fusec.remote.protocol import Priority
 
 log = logging.getLogger("fusec.farm")
 
-KERNELS_A_LEASE: Final = 8  # so that a verification gets its turn between two
-RACE_S: Final = 120.0  # for those
-MOST_WAITING: Final = 256
+MOST_WAITING: Final = 8192
 MOST_BYTES: Final = 512 << 20
-AT_ONCE: Final = 2  # graphs
-RECENT_BYTES: Final = 64 << 20
+"""Of plans and binaries of graphs that wait; beyond it the oldest are planned anew when their turn
+comes."""
 RECHECK_S: Final = 5.0
-_JOB_BLOB: Final = "job"
-_RECORD_BLOB: Final = "record"
+RESCAN_S: Final = 900.0
+"""Between two reads of a store's index, after the one at the start."""
+TRIES: Final = 3
+"""Of a graph whose tuning fails by no fault of its own."""
+_PASSING: Final = frozenset((ErrorKind.WORKER_LOST, ErrorKind.STORE_UNREACHABLE))
 
 
-@dataclass(frozen=True, slots=True)
-class Untuned:
-    """A published graph whose kernels are to be timed. binaries: of its kernels, by digest."""
+@dataclass(slots=True)
+class _Turn:
+    """A graph that waits for its turn, or has it. graph: None where it is to be had from the store;
+    rounds: how many races its kernels have had; again: it is tuned already, and timed anew."""
 
-    request: FarmJob
-    plan: bytes
-    binaries: Mapping[str, bytes]
-    shelf: Shelf
     tenant: str
+    fingerprint: str
+    target: Target
+    graph: Untuned | None = None
+    again: bool = False
+    rounds: int = 0
+    descent: Descent | None = None
 
     @property
     def name(self) -> tuple[str, str]:
-        return self.tenant, self.request.fingerprint
+        return self.tenant, self.fingerprint
 
     @property
     def size(self) -> int:
         """Bytes that it holds."""
-        return len(self.request.graph) + len(self.plan) + sum(map(len, self.binaries.values()))
+        held = self.graph if self.descent is None else self.descent.graph
+        return 0 if held is None else held.size
 
 
 class Tuning:
-    """The graphs that wait for a GPU, and those that have one. Lives in one event loop."""
+    """The graphs that wait for a GPU, and those that have one. Build it inside the event loop that
+    it lives in."""
 
     def __init__(
-        self, attempts: Attempts, stages: Stages, verifier: Verifier, metrics: FarmMetrics
+        self,
+        spaces: Spaces,
+        attempts: Attempts,
+        stages: Stages,
+        verifier: Verifier,
+        metrics: FarmMetrics,
     ) -> None:
+        self._spaces = spaces
         self._attempts = attempts
         self._stages = stages
         self._verifier = verifier
         self._metrics = metrics
-        self._waiting: dict[tuple[str, str], Untuned] = {}
-        self._bytes = 0
+        self._races = Races(attempts, metrics)
+        self._restoring = Restoring(attempts, stages)
+        self._waiting: dict[tuple[str, str], _Turn] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._races: dict[tuple[str, str], asyncio.Future[Chosen]] = {}
-        # Between a race's end and the moment another graph's earlier, slower lookup has missed it.
-        self._recent: ByteLRU[tuple[str, str]] = ByteLRU(RECENT_BYTES)
-        self._looking: asyncio.Task[None] | None = None
+        self._busy: Counter[str] = Counter()  # graphs in work, by class of GPU
+        self._failures: Counter[tuple[str, str]] = Counter()
+        self._indexes: dict[str, UntunedIndex] = {}
+        self._listed: dict[str, set[str]] = {}  # what an index held when it was read last
+        self._read_at: dict[str, float] = {}  # when it is read next
         self._closed = False
-
-    @property
-    def load(self) -> tuple[int, int]:
-        """Graphs that wait, graphs in work."""
-        return len(self._waiting), len(self._tasks)
+        self._looking = asyncio.create_task(self._look())
 
     async def offer(self, graph: Untuned, manifest: Manifest) -> None:
         """Take a graph that was published with this manifest, if tuning can make it better."""
         if quality_of(manifest.meta).tier is not Tier.UNTUNED or self._closed:
             return
-        await self._keep_job(graph)
-        self.add(graph)
+        request = graph.request
+        try:
+            await keep_job(graph.shelf, request)
+            if not await self._index(graph.tenant).add(request.fingerprint, request.target):
+                text = "%s is tuned by this gateway or never: the index of untuned graphs is full"
+                log.warning(text, request.fingerprint[:12], extra={"action": "tune"})
+        except TaskFailed:
+            pass  # counted already; it is tuned now or never
+        self._add(_Turn(graph.tenant, request.fingerprint, request.target, graph))
 
-    def add(self, graph: Untuned) -> None:
-        """Have a graph tuned when its turn comes; the oldest goes where too many wait."""
-        if self._closed or self.holds(graph.name):
-            return
-        self._waiting[graph.name] = graph
-        self._bytes += graph.size
-        while len(self._waiting) > MOST_WAITING or self._bytes > MOST_BYTES:
-            self._take(next(iter(self._waiting)))
-            self._metrics.tuned.labels("dropped").inc()
-        self._begin()
+    def add(self, tenant: str, graph: str, target: Target, *, again: bool = False) -> None:
+        """Have a graph of the store tuned when its turn comes. again: though it is."""
+        self._add(_Turn(tenant, graph, target, again=again))
 
     def holds(self, name: tuple[str, str]) -> bool:
         """Whether a graph, by tenant and fingerprint, waits or is in work here."""
         return name in self._waiting or name in self._tasks
 
-    async def stored_job(self, shelf: Shelf, fingerprint: str) -> FarmJob | None:
-        """The submit of a graph that was published untuned, for `farm.retune`."""
-        kept = await shelf.standing(_job_key(fingerprint))
-        if kept is None or _JOB_BLOB not in kept.blobs:
-            return None
-        job = decode_submit(kept.blobs[_JOB_BLOB])
-        return job if isinstance(job, FarmJob) else None
-
     async def close(self) -> None:
         """Stop. What is half tuned stays untuned."""
         self._closed = True
-        tasks = list(self._tasks.values()) + ([self._looking] if self._looking else [])
+        tasks = [*self._tasks.values(), self._looking]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # -- whose turn it is -----------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        for name, graph in list(self._waiting.items()):
-            if len(self._tasks) >= AT_ONCE or self._closed:
+    def _add(self, turn: _Turn) -> None:
+        if self._closed or self.holds(turn.name) or len(self._waiting) >= MOST_WAITING:
+            return
+        self._wait(turn)
+        self._begin()
+
+    def _wait(self, turn: _Turn) -> None:
+        self._waiting[turn.name] = turn
+        held = sum(each.size for each in self._waiting.values())
+        for each in self._waiting.values():
+            if held <= MOST_BYTES:
                 break
-            device = self._verifier.device_for(graph.request.target)
-            if device is None:
-                continue  # until one joins
-            self._take(name)
-            task = asyncio.create_task(self._run(graph, device), name=f"tune-{name[1][:12]}")
-            self._tasks[name] = task
-            task.add_done_callback(partial(self._over, name))
+            held -= each.size
+            each.graph = each.descent = None
+
+    def _begin(self) -> None:
+        for turn in sorted(self._waiting.values(), key=lambda turn: turn.rounds):
+            if turn.name in self._tasks or self._closed:
+                continue
+            device = self._verifier.device_for(turn.target)
+            # One more than there are GPUs: it is prepared while they time the others.
+            if device is None or self._busy[device] > self._attempts.pool.workers_of(device):
+                continue
+            del self._waiting[turn.name]
+            self._busy[device] += 1
+            task = asyncio.create_task(self._run(turn, device), name=f"tune-{turn.name[1][:12]}")
+            self._tasks[turn.name] = task
+            task.add_done_callback(partial(self._over, turn.name, device))
         self._metrics.tuning_waiting.set(len(self._waiting))
-        if self._waiting and (self._looking is None or self._looking.done()) and not self._closed:
-            self._looking = asyncio.create_task(self._look())
 
     async def _look(self) -> None:
-        """While graphs wait: see whether a GPU has joined."""
-        while self._waiting:
-            await asyncio.sleep(RECHECK_S)
+        """See what the stores have, and whether a GPU has joined."""
+        while True:
+            for tenant, _ in self._spaces.items():
+                await self._read(tenant)
             self._begin()
+            await asyncio.sleep(RECHECK_S)
 
-    def _take(self, name: tuple[str, str]) -> None:
-        self._bytes -= self._waiting.pop(name).size
+    async def _read(self, tenant: str) -> None:
+        """Take in what waits by a store's index: at first all of it, later what was there the last
+        time too. What came since is another gateway's, which works on it."""
+        now = asyncio.get_running_loop().time()
+        if now < self._read_at.get(tenant, now):
+            return
+        self._read_at[tenant] = now + RESCAN_S * random.uniform(0.75, 1.25)
+        try:
+            rows = await self._index(tenant).read()
+        except TaskFailed:
+            return  # counted already
+        before = self._listed.get(tenant, set(rows))
+        self._listed[tenant] = set(rows)
+        for graph in rows.keys() & before:
+            self.add(tenant, graph, rows[graph])
 
-    def _over(self, name: tuple[str, str], _: asyncio.Task[None]) -> None:
+    def _over(self, name: tuple[str, str], device: str, task: asyncio.Task[None]) -> None:
         del self._tasks[name]
+        self._busy[device] -= 1
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("a tuning was lost", exc_info=error, extra={"action": "tune"})
         self._begin()
+
+    def _index(self, tenant: str) -> UntunedIndex:
+        if tenant not in self._indexes:
+            self._indexes[tenant] = UntunedIndex(self._spaces.of(tenant).shelf)
+        return self._indexes[tenant]
 
     # -- one graph ------------------------------------------------------------------------------
 
-    async def _run(self, graph: Untuned, device: str) -> None:
-        outcome = "failed"
+    async def _run(self, turn: _Turn, device: str) -> None:
+        """One round of a graph; then it waits for the next, or is done with."""
+        space = self._spaces.of(turn.tenant)
         try:
-            outcome = "replaced" if await self._tune(graph, device) else "kept"
-        except (TaskFailed, CacheError, FusecError) as error:
-            wrong = isinstance(error, TaskFailed) and error.kind is ErrorKind.VERIFICATION
-            outcome = "wrong" if wrong else "failed"
-            log.warning("tuning %s: %s", graph.name[1][:12], error, extra={"action": "tune"})
-        finally:
-            self._metrics.tuned.labels(outcome).inc()
+            holding = await space.ownership.acquire(fingerprint({"tuning": turn.fingerprint}).hex)
+            if holding is None:
+                return  # another gateway tunes it
+            async with holding:
+                more = await self._round(turn, space, device)
+            if more:
+                turn.rounds += 1
+                self._wait(turn)
+            elif not turn.again:
+                await self._index(turn.tenant).remove(turn.fingerprint)
+        except (TaskFailed, CacheError, FusecError, CannotTune) as error:
+            await self._failed(turn, error)
 
-    async def _tune(self, graph: Untuned, device: str) -> bool:
-        """Whether a tuned artifact has taken the place of the untuned one. Raises TaskFailed."""
-        request = graph.request
-        label = f"candidates {request.fingerprint[:12]}"
-        task = behind(candidates_task(graph.plan, device, label), graph.tenant)
+    async def _failed(self, turn: _Turn, error: Exception) -> None:
+        kind = error.kind if isinstance(error, TaskFailed) else None
+        wrong = kind is ErrorKind.VERIFICATION
+        self._metrics.tuned.labels("wrong" if wrong else "failed").inc()
+        log.warning("tuning %s: %s", turn.fingerprint[:12], error, extra={"action": "tune"})
+        self._failures[turn.name] += 1
+        if turn.again or (kind in _PASSING and self._failures[turn.name] < TRIES):
+            return  # the index has it, for a later read
+        del self._failures[turn.name]
+        try:
+            await self._index(turn.tenant).remove(turn.fingerprint)
+        except TaskFailed:
+            return  # counted already
+
+    async def _round(self, turn: _Turn, space: Space, device: str) -> bool:
+        """Whether another follows. Raises TaskFailed, CannotTune, CacheError, FusecError."""
+        standing = await space.shelf.standing(f"graph/{turn.fingerprint}")
+        if standing is None or (standing.manifest.is_final and not turn.again):
+            self._metrics.tuned.labels("kept").inc()  # removed, or tuned by another gateway
+            return False
+        if turn.descent is not None:
+            if await turn.descent.step(device):
+                return True
+            await self._replace(turn.descent.graph, turn.descent.best, device)
+            return False
+        graph = turn.graph or await self._restoring.untuned(
+            space.shelf, turn.tenant, turn.fingerprint
+        )
+        descends = graph.request.options.mode == "max-autotune"
+        label = f"candidates {turn.fingerprint[:12]}"
+        task = behind(candidates_task(graph.plan, device, descends, label), turn.tenant)
         candidates = candidates_of(await self._attempts.run(task))
-        chosen = await self._chosen(graph, candidates, device)
-        binaries = {**graph.binaries, **chosen}
+        if turn.again:
+            await self._anew(graph, candidates, device, space)
+            return False
+        best = await self._races.chosen(graph, candidates, device)
+        if not any(chosen.binary for chosen in best.values()):
+            why = next((chosen.why for chosen in best.values()), "it has nothing to tune")
+            raise TaskFailed(ErrorKind.WORKER_LOST, f"no kernel of it was timed: {why}")
+        # Where a tuned one stands, a descent goes on that was begun before.
+        if quality_of(standing.manifest.meta).tier is Tier.UNTUNED:
+            descends = await self._replace(graph, best, device, more=descends) and descends
+        if descends:
+            turn.descent = Descent(graph, candidates, best, self._races, self._attempts)
+        return descends
+
+    async def _anew(
+        self, graph: Untuned, candidates: list[Candidate], device: str, space: Space
+    ) -> None:
+        """Time the kernels of a tuned graph anew, against what was chosen for it; only what is
+        faster by more than a tie in the same race takes its place, and so does the artifact."""
+        keys = [key for c in candidates for key in (c.descended, c.key)]
+        known = await self._races.known(graph, keys)
+        at = {c.digest: c.descended if c.descended in known else c.key for c in candidates}
+        stand = {digest: known[key] for digest, key in at.items() if key in known}
+        trials = [replace(c, standing=stand.get(c.digest, Chosen()).binary) for c in candidates]
+        raced = await self._races.race(graph, trials, device, keep=False)
+        better = {digest: chosen for digest, chosen in raced.items() if chosen.record}
+        if not better or {*stand, *better} != at.keys():
+            self._metrics.tuned.labels("kept").inc()
+            return
+        if await self._replace(graph, {**stand, **better}, device, space=space):
+            for digest, chosen in better.items():
+                await self._races.keep_over(graph.shelf, space.claims, at[digest], chosen)
+
+    async def _replace(
+        self,
+        graph: Untuned,
+        best: Mapping[str, Chosen],
+        device: str,
+        *,
+        more: bool = False,
+        space: Space | None = None,
+    ) -> bool:
+        """Put the artifact with the winners in the place of what stands; False where somebody else
+        did. more: a better one follows. space: whose claim lets it replace one as good."""
+        request, key = graph.request, f"graph/{graph.request.fingerprint}"
+        winners = {digest: chosen.binary for digest, chosen in best.items() if chosen.binary}
         manifest, blobs = await asyncio.to_thread(
-            self._stages.assemble, graph.plan, binaries, device, len(chosen)
+            self._stages.assemble, graph.plan, {**graph.binaries, **winners}, device, len(winners)
         )
-        key = f"graph/{request.fingerprint}"
-        standing = await graph.shelf.standing(key)
-        if standing is None or standing.manifest.is_final:
-            return False  # removed, or tuned by another gateway
-        share, urgency = Share(graph.tenant), Urgency(Priority.BACKGROUND)
+        made = Found(unfinished(manifest) if more else manifest, blobs)
+        urgency = Urgency(Priority.BACKGROUND)
         found = await self._verifier.verified(
-            request.graph, request.target, Found(manifest, blobs), share, urgency
+            request.graph, request.target, made, Share(graph.tenant), urgency
         )
-        return await graph.shelf.replace(key, found.manifest, found.blobs, standing.version)
+        standing = await graph.shelf.standing(key)
+        done = False
+        if standing is not None and space is not None:
+            done = await self._claimed(graph, found, standing, space)
+        elif standing is not None and standing.manifest.tier < found.manifest.tier:
+            done = await graph.shelf.replace(key, found.manifest, found.blobs, standing.version)
+        self._metrics.tuned.labels("replaced" if done else "kept").inc()
+        return done
 
-    async def _chosen(
-        self, graph: Untuned, candidates: Sequence[Candidate], device: str
-    ) -> dict[str, bytes]:
-        """The winners' binaries by kernel: from records, from races in flight, from our own."""
-        known = await graph.shelf.kernels([c.key for c in candidates])
-        chosen: dict[str, bytes] = {}
-        # From here to the flights no await: no race ends unseen.
-        rest: list[Candidate] = []
-        for candidate in candidates:
-            binary = known.get(candidate.key) or self._recent.get((graph.tenant, candidate.key))
-            if binary is None:
-                rest.append(candidate)
-            else:
-                chosen[candidate.digest] = binary
-        shared = {
-            c.digest: self._races[graph.tenant, c.key]
-            for c in rest
-            if (graph.tenant, c.key) in self._races
-        }
-        own = [c for c in rest if c.digest not in shared]
-        self._metrics.tuned_kernels.labels("known").inc(len(chosen))
-        self._metrics.tuned_kernels.labels("shared").inc(len(shared))
-        loop = asyncio.get_running_loop()
-        for candidate in own:
-            self._races[graph.tenant, candidate.key] = loop.create_future()
-        try:
-            at_once = [own[i : i + KERNELS_A_LEASE] for i in range(0, len(own), KERNELS_A_LEASE)]
-            await asyncio.gather(*(self._raced(graph, some, device) for some in at_once))
-            found = {c.digest: self._races[graph.tenant, c.key].result() for c in own}
-        finally:
-            for candidate in own:
-                flight = self._races.pop((graph.tenant, candidate.key))
-                if not flight.done():
-                    flight.set_result(Chosen(why="its race was given up"))
-        for digest, race in shared.items():
-            found[digest] = await asyncio.shield(race)
-        chosen.update({digest: c.binary for digest, c in found.items() if c.binary})
-        return chosen
-
-    async def _raced(self, graph: Untuned, some: Sequence[Candidate], device: str) -> None:
-        """Compile and race a few kernels, keep their records, settle their flights."""
-        compiled = [c for c in await asyncio.gather(*(self._compiled(graph, c) for c in some)) if c]
-        outcomes: dict[str, Chosen] = {}
-        if compiled:
-            task = behind(race_task(compiled, RACE_S, device), graph.tenant)
-            try:
-                outcomes, seconds = chosen_of(await self._attempts.run(task))
-            except (TaskFailed, CacheError, FusecError) as error:
-                log.warning("a race is lost: %s", error, extra={"action": "tune"})
-            else:
-                gpu = graph.request.target.isa
-                self._metrics.gpu_seconds.labels(gpu).inc(seconds)
-                self._metrics.gpu_leases.labels(gpu).inc()
-        for candidate in some:
-            outcome = outcomes.get(candidate.digest, Chosen(why="it was not raced"))
-            if outcome.binary:
-                self._recent.put((graph.tenant, candidate.key), outcome.binary)
-                await self._keep_record(graph.shelf, candidate, outcome)
-            self._metrics.tuned_kernels.labels("timed" if outcome.binary else "failed").inc()
-            self._races[graph.tenant, candidate.key].set_result(outcome)
-
-    async def _compiled(self, graph: Untuned, candidate: Candidate) -> Compiled | None:
-        try:
-            result = await self._attempts.run(behind(variants_task(candidate), graph.tenant))
-            return compiled_of(candidate, result)
-        except (TaskFailed, CacheError, FusecError) as error:
-            log.warning("variants are lost: %s", error, extra={"action": "tune"})
-            return None
-
-    async def _keep_record(self, shelf: Shelf, candidate: Candidate, chosen: Chosen) -> None:
-        blobs = {_RECORD_BLOB: chosen.record, KERNEL_BLOB: chosen.binary}
-        try:
-            await shelf.publish(candidate.key, Manifest.of("tuning", blobs), blobs)
-        except TaskFailed:
-            return  # counted already; it is timed again one day
-
-    async def _keep_job(self, graph: Untuned) -> None:
-        """Keep what `farm.retune` begins with: the submit, which goes once it is answered."""
-        blobs = {_JOB_BLOB: pack(graph.request.to_wire())}
-        key = _job_key(graph.request.fingerprint)
-        try:
-            await graph.shelf.publish(key, Manifest.of("tuning", blobs), blobs)
-        except TaskFailed:
-            return  # counted already; it is tuned now or never
-
-
-def behind(task: Task, tenant: str) -> Task:
-    """A tenant's task that goes behind all that somebody waits for."""
-    return replace(task, share=Share(tenant), priority=Priority.BACKGROUND)
-
-
-def _job_key(graph: str) -> str:
-    return fingerprint({"untuned": graph}).key("tuning")
+    async def _claimed(self, graph: Untuned, found: Found, standing: Found, space: Space) -> bool:
+        holding = await space.claims.acquire(graph.request.fingerprint)
+        if holding is None:
+            return False
+        async with holding:
+            key, claim = f"graph/{graph.request.fingerprint}", await holding.claim()
+            return await graph.shelf.replace(
+                key, found.manifest, found.blobs, standing.version, claim
+            )

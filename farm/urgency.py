@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from farm.pool import Pool, Task
+from farm.queue import Share
 from fusec.remote.protocol import Priority
 
 
@@ -43,3 +44,8 @@ class Urgency:
         this one rises."""
         self._others.append(other)
         other.rise(self.priority)
+
+
+def behind(task: Task, tenant: str) -> Task:
+    """A tenant's task that goes behind all that somebody waits for."""
+    return replace(task, share=Share(tenant), priority=Priority.BACKGROUND)

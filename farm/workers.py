@@ -14,15 +14,7 @@ from cache.errors import CacheError
 from cache.manifest import Manifest
 from cache.protocol import Value, fields, pack, unpack
 from farm.pool import Task, TaskFailed
-from farm.quality_tasks import (
-    CANDIDATES,
-    RACE,
-    VARIANTS,
-    VERIFY,
-    FusecQuality,
-    Quality,
-    run_quality,
-)
+from farm.quality_tasks import QUALITY, FusecQuality, Quality, run_quality
 from farm.retry import ErrorKind
 from fusec.artifact.fingerprint import Fingerprint, graph_fingerprint, toolchain
 from fusec.errors import (
@@ -41,7 +33,6 @@ from fusec.trace import STAGES, Lap, Recorder
 
 MAX_RESULT: Final = 256 << 20
 BUILD: Final = "build"
-QUALITY: Final = frozenset((VERIFY, CANDIDATES, VARIANTS, RACE))
 
 
 @dataclass(frozen=True, slots=True)

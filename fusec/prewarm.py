@@ -7,7 +7,7 @@ found there: a GPU machine then compiles nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -159,6 +159,9 @@ class _Watched:
 
     def compile_again(self, job: GraphJob, error: FusecError) -> Found:
         raise error  # nothing is loaded, so nothing fails to load
+
+    def newer(self, versions: Mapping[str, str]) -> Mapping[str, Found]:
+        return {}  # and nothing runs that could become better
 
 
 class _Noted:

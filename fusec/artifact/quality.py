@@ -15,6 +15,7 @@ from fusec.errors import WireError
 
 _FIELD: Final = "quality"
 _TEXT: Final = 400
+_UNFINISHED: Final = 5
 
 
 class Tier(StrEnum):
@@ -95,13 +96,15 @@ class Verification:
 @dataclass(frozen=True, slots=True)
 class Quality:
     """device: the class of GPU whose clock decided, empty where none did; tuned: kernels that it
-    decided on; untuned: kernels with a choice of variants that stands on the cost model."""
+    decided on; untuned: kernels with a choice of variants that stands on the cost model;
+    unfinished: a better one follows all the same, from a descent."""
 
     tier: Tier
     device: str = ""
     tuned: int = 0
     untuned: int = 0
     verification: Verification | None = None
+    unfinished: bool = False
 
     def to_wire(self) -> dict[str, Any]:
         checked = self.verification
@@ -111,6 +114,7 @@ class Quality:
             "tuned": self.tuned,
             "untuned": self.untuned,
             "verification": None if checked is None else checked.to_wire(),
+            "unfinished": self.unfinished,
         }
 
     @classmethod
@@ -124,6 +128,7 @@ class Quality:
                 tuned=int(data["tuned"]),
                 untuned=int(data["untuned"]),
                 verification=None if checked is None else Verification.from_wire(checked),
+                unfinished=data.get("unfinished") is True,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise WireError(f"an artifact's quality does not decode: {error}") from error
@@ -138,13 +143,18 @@ def with_quality(manifest: Manifest, quality: Quality) -> Manifest:
     """The manifest that says this of the same blobs. Raises WireError for malformed metadata."""
     body = {**_body(manifest.meta), _FIELD: quality.to_wire()}
     # What is tuned or has no choice is as good as it gets; the rest may be replaced by that.
-    tier = 0 if quality.tier is Tier.UNTUNED else FINAL_TIER
+    tier = 0 if quality.tier is Tier.UNTUNED else _UNFINISHED if quality.unfinished else FINAL_TIER
     return replace(manifest, meta=bytes(msgpack.packb(body, use_bin_type=True)), tier=tier)
 
 
 def verified(manifest: Manifest, verification: Verification) -> Manifest:
     """The manifest with the record of a verification in it."""
     return with_quality(manifest, replace(quality_of(manifest.meta), verification=verification))
+
+
+def unfinished(manifest: Manifest) -> Manifest:
+    """The manifest with the word that a better artifact follows."""
+    return with_quality(manifest, replace(quality_of(manifest.meta), unfinished=True))
 
 
 def _body(meta: bytes) -> dict[str, Any]:

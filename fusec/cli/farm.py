@@ -42,7 +42,7 @@ examples:
   fusec farm status --watch      the same, kept up to date until Ctrl-C
   fusec farm status --json | jq '.queue[] | select(.oldest_s > 60)'
   fusec farm cancel 5f0c1a2b     give up the job whose key begins so; its clients compile themselves
-  fusec farm retune 5f0c1a2b…    tune a graph that was published untuned; all 64 digits
+  fusec farm retune 5f0c1a2b…    tune a graph, with --force once more; all 64 digits
   fusec farm drain               begin nothing new (before an upgrade); jobs in work end
   fusec farm undrain             go on
 
@@ -59,11 +59,13 @@ poisoned graphs whose failure is known: who asks gets the reason at once and com
 _RETUNE = """\
 Have a graph tuned that was published untuned, behind all other work: a GPU times the variants of
 its kernels, and the artifact with the winners, once verified, takes the place of the untuned one.
-The farm does this by itself. It forgets to when a gateway ends while graphs wait for a GPU, or when
-too many wait (fusec_farm_tuned_total, outcome "dropped"); a tuning that failed may be tried again.
+The farm does this by itself, also after the restart of a gateway. It gives up where tuning fails
+for a lasting reason (fusec_farm_tuned_total, outcome "failed"): this tries it again.
 
-What is tuned already is refused, and so is what has nothing to tune: a kernel is timed once, its
-record is kept, and clients keep an artifact that is final. Nothing times a kernel anew.
+What is tuned already is refused, unless --force is given. Then its kernels are timed anew, each in
+one race with what was chosen for it, and only what is faster there takes its place: nothing becomes
+worse. Clients that have the artifact keep theirs; others get the new one. What has nothing to tune
+is always refused.
 
 Of several gateways the one that answers does it. `fusec farm status --json` has whole keys.
 """
@@ -100,11 +102,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         action.set_defaults(run=run)
     retune = actions.add_parser(
         "retune",
-        help="tune a graph that was published untuned",
+        help="tune a graph whose tuning failed, or once more",
         description=_RETUNE,
         formatter_class=raw,
     )
     retune.add_argument("key", help="the graph's whole key, with or without graph/")
+    retune.add_argument(
+        "--force", action="store_true", help="also one that is tuned: time its kernels anew"
+    )
     retune.set_defaults(run=_retune)
     for action in actions.choices.values():
         action.add_argument("--remote", metavar="URL", help="the cache service; FUSEC_REMOTE")
@@ -190,7 +195,8 @@ def _cancel(arguments: argparse.Namespace) -> int:
 
 
 def _retune(arguments: argparse.Namespace) -> int:
-    made = Retuned.from_wire(_post(arguments, RETUNE_PATH, {"fingerprint": _key(arguments)}))
+    body: dict[str, Value] = {"fingerprint": _key(arguments), "force": arguments.force}
+    made = Retuned.from_wire(_post(arguments, RETUNE_PATH, body))
     said = {
         RetuneState.BEGUN: f"is tuned on a GPU of {made.isa}, behind all other work",
         RetuneState.KNOWN: "waits for its turn already, or is being tuned",

@@ -3,7 +3,7 @@
     GET  /v1/farm/status                   -> FarmStatus
     POST /v1/farm/drain  /v1/farm/undrain  -> {"draining": bool}
     POST /v1/farm/cancel                   {"fingerprint": HEX} -> {"cancelled": HEX}
-    POST /v1/farm/retune                   {"fingerprint": HEX} -> Retuned
+    POST /v1/farm/retune                   {"fingerprint": HEX, "force"?: bool} -> Retuned
     GET  /farm                             a page for a browser
 
 All take the role admin. An admin of the default namespace looks after the whole farm; one of

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgpack
 
-from fusec.codegen.gpu_source import GpuSource
+from fusec.codegen.gpu_binary import GpuBinary
+from fusec.codegen.gpu_source import GpuSource, Variant
 from fusec.codegen.kernel_source import KernelSource
 from fusec.errors import WireError
 from fusec.ir import expr as ex
@@ -46,10 +47,10 @@ class Problem:
     def bytes(self) -> int:
         return sum(b.bytes for b in self.buffers)
 
-    def grid(self, variant: int) -> tuple[int, ...]:
+    def grid(self, built: Variant | GpuBinary) -> tuple[int, ...]:
         """Programs along each dimension."""
         values = {f"n{i}": size for i, size in enumerate(self.sizes)}
-        return tuple(ex.evaluate(e, values) for e in self.source.variants[variant].grid)
+        return tuple(ex.evaluate(e, values) for e in built.grid)
 
     def to_wire(self) -> dict[str, Any]:
         """What the process that times kernels needs of it."""

@@ -16,6 +16,8 @@ from fusec.tune.record import Record
 from fusec.tune.timing import Timer
 
 LATE: Final = "the time for tuning was up"
+STANDS: Final = "what an earlier race chose is as fast"
+_STANDING: Final = -1  # before all variants, so that it wins where it is as fast
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +36,20 @@ def race_variants(
     timer: Timer,
     device: Device,
     deadline: float,
+    standing: GpuBinary | None = None,
 ) -> Raced | str:
     """The fastest of a kernel's variants that leave the same in memory; why there is none.
 
     binaries: by variant; left_out: why others were not compiled; deadline: of `time.monotonic`.
+    standing: what an earlier race chose: STANDS unless it is beaten in this one by more than a tie.
     """
-    grids = {n: problem.grid(n) for n in binaries}
-    out = {**left_out, **prune(binaries, grids, device)}
-    racing = {n: b for n, b in sorted(binaries.items()) if n not in out}
+    entrants = dict(sorted(binaries.items()))
+    if standing is not None:
+        entrants = {_STANDING: standing, **entrants}
+    grids = {n: problem.grid(b) for n, b in entrants.items()}
+    out = {**left_out, **prune(entrants, grids, device)}
+    out.pop(_STANDING, None)  # it is to be timed, whatever may be said of it
+    racing = {n: b for n, b in entrants.items() if n not in out}
     if not racing:
         return f"no variant can run: {'; '.join(out.values())}"
     samples: dict[int, tuple[float, ...]] = {}
@@ -55,6 +63,10 @@ def race_variants(
         samples = {n: tuple(times) for n, times in outcome.samples.items() if times}
         chosen = winner(samples)
         gap = margin(samples, chosen)
+    if chosen == _STANDING:
+        return STANDS
+    for about in (samples, out):
+        about.pop(_STANDING, None)  # it is no variant of the problem
     variant = problem.source.variants[chosen]
     record = Record(chosen, variant.warps, variant.stages, samples, gap, dict(sorted(out.items())))
     return Raced(variant, racing[chosen], record)

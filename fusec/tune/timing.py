@@ -104,7 +104,7 @@ class Timer:
             wire = problem.to_wire()
             self._ask("prepare", [wire["buffers"], wire["sizes"]], _PREPARE_S)
             self._prepared = True
-        grid = list(problem.grid(number))
+        grid = list(problem.grid(binary))
         took: float = self._ask("probe", [number, binary.to_bytes(), grid], _KERNEL_S)
         self._loaded.add(number)
         return took

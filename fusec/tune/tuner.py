@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from cache.store import Store
@@ -18,14 +18,13 @@ from fusec.codegen.triton_toolchain import compile_variants, compiler_version
 from fusec.errors import ChildLost, CompileError
 from fusec.trace import Recorder
 from fusec.tune.device import Device
-from fusec.tune.neighbours import neighbours
+from fusec.tune.neighbours import STEPS, next_step
 from fusec.tune.problem import Problem
 from fusec.tune.race_variants import LATE, Raced, race_variants
 from fusec.tune.record import Record, find, keep, record_key
 from fusec.tune.timing import Timer
 
 _COMPILE_S: Final = 60.0
-_STEPS: Final = 4  # of a descent
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +135,15 @@ class _Run:
     def _descend(self, problems: Sequence[Problem], raced: Mapping[int, Raced]) -> dict[int, Raced]:
         """From each winner on to its neighbours, all kernels a step at a time."""
         best = dict(raced)
-        tried = {place: set(problems[place].source.variants) for place in raced}
+        history = {place: [problems[place]] for place in raced}
         moving = list(raced)
-        for _ in range(_STEPS):
+        for _ in range(STEPS):
             steps: dict[int, Problem] = {}
             for place in moving:
-                near = neighbours(best[place].variant, tried[place])
-                tried[place].update(near)
-                if near:
-                    source = replace(problems[place].source, variants=(best[place].variant, *near))
-                    steps[place] = replace(problems[place], source=source)
+                step = next_step(history[place], best[place].variant)
+                if step is not None:
+                    history[place].append(step)
+                    steps[place] = step
             moving = []
             for place, outcome in self._races(steps):
                 if not isinstance(outcome, str) and outcome.variant != best[place].variant:

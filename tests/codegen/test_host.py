@@ -144,7 +144,7 @@ def test_a_batch_is_a_problem_of_all_its_buffers() -> None:
     found = host_plan(grouped(adamw(["32, 64"] * 8)))
     (problem,) = problems(found.program, found.kernels)
     assert [(b.count, b.dtype) for b in problem.buffers] == [(32 * 64, "f32")] * 32
-    assert {len(problem.grid(v)) for v in range(len(problem.source.variants))} == {2}
+    assert {len(problem.grid(v)) for v in problem.source.variants} == {2}
     assert len(problem.source.below) == 32
 
 

@@ -144,7 +144,11 @@ class TinyStages:
 @dataclass(frozen=True)
 class TinyQuality:
     """`farm.quality_tasks.Quality` of the same: a race is won by the third of three variants, and
-    `t.wrong` computes something else in any of them, `t.fast` in the one that wins."""
+    `t.wrong` computes something else in any of them, `t.fast` in the one that wins.
+
+    A descent has two steps: the first finds a better one, the second does not. What was chosen
+    before is beaten in a new trial by the second variant of `t.drifts`, and else by none.
+    """
 
     stages: TinyStages
 
@@ -157,27 +161,37 @@ class TinyQuality:
             return Verification(Outcome.FAILED, "tiny", why="1 of 4 values differ")
         return Verification(Outcome.PASSED, "tiny", compared=4)
 
-    def candidates(self, plan: bytes, device: str) -> list[Candidate]:
+    def candidates(self, plan: bytes, device: str, single: bool) -> list[Candidate]:
         names = unpack(plan, max_bytes=1 << 20)
         assert isinstance(names, list)
         distinct = dict.fromkeys(str(name).encode() for name in names)
-        return [
-            Candidate(digest(n), keys.make("tuning", digest(n + device.encode())), n)
-            for n in distinct
-        ]
 
-    def variants_of(self, problem: bytes) -> dict[str, bytes]:
-        return {str(n): b"variant %d of " % n + problem for n in range(3)}
+        def key(name: bytes, descended: bytes) -> str:
+            return keys.make("tuning", digest(name + device.encode() + descended))
+
+        return [Candidate(digest(n), key(n, b""), n, key(n, b">")) for n in distinct]
 
     def variants(self, problem: bytes) -> tuple[dict[str, bytes], dict[str, str]]:
         self.stages.say(f"variants {problem.decode()}")
-        return self.variants_of(problem), {}
+        return {str(n): b"variant %d of " % n + problem for n in range(3)}, {}
 
     def race(self, compiled: Sequence[Compiled], seconds: float, gpu: int) -> dict[str, Chosen]:
         for each in compiled:
             self.stages.say(f"race {each.candidate.problem.decode()}")
         time.sleep(self.stages.slow_s)
-        return {c.candidate.digest: Chosen(c.binaries["2"], b"record") for c in compiled}
+        return {each.candidate.digest: self._winner(each) for each in compiled}
+
+    def _winner(self, compiled: Compiled) -> Chosen:
+        problem, standing = compiled.candidate.problem, compiled.candidate.standing
+        if problem == b"t.drifts" and standing:
+            return Chosen(compiled.binaries["1"], b"record 1")
+        if standing and not problem.endswith(b">1"):
+            return Chosen(standing, why="it stands")
+        return Chosen(compiled.binaries["2"], b"record 2")
+
+    def step(self, history: Sequence[bytes], record: bytes) -> bytes:
+        assert record == b"record 2"
+        return history[0] + b">%d" % len(history)
 
 
 def tiny_graph(*names: str) -> Graph:
@@ -201,15 +215,17 @@ def farm_job(
     waiter: str = "w",
     priority: Priority = Priority.WAITING,
     training_job: str = "",
+    options: Options | None = None,
 ) -> FarmJob:
     """What the farm receives of it."""
-    job = graph_job(*names)
+    options = options or Options()
+    job = graph_job(*names, options=options)
     return FarmJob(
         job.fingerprint.hex,
         job.fingerprint.entries,
         job.graph_bytes,
         TARGET,
-        Options(),
+        options,
         waiter,
         priority,
         training_job,

@@ -75,7 +75,7 @@ def test_the_driver_computes_what_the_kernel_says() -> None:
     address = cuda.allocate(8192)
     values = torch.arange(1000, dtype=torch.float32)
     cuda.fill(address, 4000, values.numpy().tobytes())
-    kernel = cuda.load(compile_variant(made.source, 0, 60), made.grid(0))
+    kernel = cuda.load(compile_variant(made.source, 0, 60), made.grid(made.source.variants[0]))
     cuda.launch(
         kernel,
         [ctypes.c_uint64(address), ctypes.c_uint64(address + 4096), ctypes.c_int64(1000)],

@@ -88,8 +88,8 @@ def test_sizes_are_the_ones_given_or_typical() -> None:
 
 def test_the_grid_is_of_the_problems_sizes() -> None:
     made = problem(5000, variant(block=1024), variant(block=512))
-    assert made.grid(0) == (5,)
-    assert made.grid(1) == (10,)
+    assert made.grid(made.source.variants[0]) == (5,)
+    assert made.grid(made.source.variants[1]) == (10,)
     assert made.to_wire() == {
         "buffers": [[5000, "f32", 1], [5000, "f32", 1]],
         "sizes": [["i64", 5000]],
