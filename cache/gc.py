@@ -4,8 +4,8 @@ An entry goes first, its blobs in a later step, and only where no entry that is 
 reader that holds the manifest has the time between to read them. A blob that no entry names may
 belong to an upload that is under way, so it stays for `grace_s` seconds after it was written or
 promised to a writer. Mark and sweep, as in any collector; what is written meanwhile is kept safe by
-the store itself (`Inventory.removes_atomically`) or by the announcement of `cache.doomed`. Records
-that nobody has changed for long go too: expired leases.
+the store itself (`Inventory.removes_atomically`) or by the announcement of `cache.doomed`. Leases
+that nobody has changed for long go too.
 """
 
 from __future__ import annotations

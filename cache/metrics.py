@@ -97,7 +97,8 @@ class ServiceMetrics:
         )
         self.seconds = make.histogram(
             "fusec_cache_request_seconds",
-            "Time to answer, by route; compile_poll is a long poll and waits on purpose.",
+            "Time to answer, by route; compile_join and compile_poll are long polls, which wait on"
+            " purpose.",
             {"route": routes},
             buckets=_SECONDS,
         )

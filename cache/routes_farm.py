@@ -6,6 +6,7 @@ these requests may be repeated, and gateways agree among themselves on who compi
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +17,7 @@ from cache import digest as digests
 from cache import protocol as wire
 from cache.asgi import Request, Response, packed
 from cache.errors import ProtocolError, TooLarge
+from cache.farms import QUIET_S
 from cache.service_state import Caller, ServiceState
 from cache.tracing import headers_of
 
@@ -25,8 +27,10 @@ ANSWER_SECONDS: Final = 120.0
 SPARE_SECONDS: Final = 1.0
 """How much longer than it should take an answer is waited for, while there is another gateway."""
 UPLOAD_BYTES_PER_SECOND: Final = 4 << 20
+ALIVE_SECONDS: Final = 2.0
+"""A gateway that does not say within this that it is well is taken for dead."""
 _PASSED_BACK = ("retry-after",)
-_BROKEN_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
+_BROKEN_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError, httpx.ConnectError)
 
 
 async def forward(state: ServiceState, caller: Caller, request: Request, last: str) -> Response:
@@ -44,7 +48,8 @@ async def forward(state: ServiceState, caller: Caller, request: Request, last: s
         only = number == len(asked)
         passed = _Passed(url, request, body, headers, _timeout(params, body, only=only))
         try:
-            answer = await passed.on(state.farm())
+            # A busy gateway may be late: where there is no other one, it is waited for.
+            answer = await (passed.on(state.farm()) if only else _attended(state, passed))
         except httpx.HTTPError as error:
             state.metrics.errors.labels("farm").inc()
             gateways.silent(url)
@@ -75,7 +80,8 @@ class _Passed:
         try:
             return await self._once(http)
         except _BROKEN_OFF:
-            # It may have closed a connection that was idle just when this one took it.
+            # It may have closed a connection that was idle just when this one took it, and its
+            # address may be that of several, of which one has gone.
             return await self._once(http)
 
     async def _once(self, http: httpx.AsyncClient) -> Response:
@@ -89,6 +95,27 @@ class _Passed:
             timeout=self.timeout,
         ) as answer:
             return await _relay(answer)
+
+
+async def _attended(state: ServiceState, passed: _Passed) -> Response:
+    """The gateway's answer, for as long as the gateway lives: a long poll says nothing for seconds,
+    and neither does a machine that is gone. Raises httpx.HTTPError, TooLarge."""
+    http, url = state.farm(), passed.url
+
+    async def ask() -> bool:
+        try:
+            return (await http.get(f"{url}/healthz", timeout=ALIVE_SECONDS)).is_success
+        except httpx.HTTPError:
+            return False
+
+    answer = asyncio.ensure_future(passed.on(http))
+    try:
+        while not (await asyncio.wait([answer], timeout=QUIET_S))[0]:
+            if not await state.gateways.lives(url, ask) and not answer.done():
+                raise httpx.ReadTimeout("it does not say that it is well either")
+        return answer.result()
+    finally:
+        answer.cancel()
 
 
 def _graph(params: dict[str, str], body: bytes) -> str:

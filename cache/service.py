@@ -91,6 +91,7 @@ ROUTES = (
     _route("GET", f"/v1/blobs/({_HEX})", "read", "blob_get", routes_cache.blob_get),
     _route("PUT", f"/v1/blobs/({_HEX})", "write", "blob_put", routes_cache.blob_put),
     _route("POST", "/v1/compile/(submit)", "submit", "compile_submit", routes_farm.forward),
+    _route("POST", f"/v1/compile/({_HEX})", "submit", "compile_join", routes_farm.forward),
     _route("GET", f"/v1/compile/({_HEX})", "submit", "compile_poll", routes_farm.forward),
     _route("DELETE", f"/v1/compile/({_HEX})", "submit", "compile_cancel", routes_farm.forward),
     _route("GET", "/v1/farm/(status)", "admin", "farm_status", routes_farm.forward),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from enum import StrEnum
 
+from farm.ended import Ended
 from farm.job import Job, JobId
 from farm.queue import Backlog, FairQueue
 from farm.quota import Full, Limits, QueueFull
@@ -31,7 +32,7 @@ class JobBook:
         self._limits = limits
         self._queue: FairQueue[JobId] = FairQueue(weight=lambda tenant: limits.of(tenant).weight)
         self._jobs: dict[JobId, Job] = {}
-        self._ended: dict[JobId, None] = {}  # in the order of their ends
+        self._ended = Ended(max(limits.queued, 64))
         self._waiters = Waiters()
         self._in_work: set[JobId] = set()
         self._working: Counter[str] = Counter()  # jobs in work, by tenant
@@ -79,26 +80,41 @@ class JobBook:
 
     def submit(self, request: FarmJob, now: float, tenant: str = "") -> tuple[Job, Admission]:
         """Take a graph in, or join the job that has it already. Raises QueueFull."""
-        self.forget(now)
         name = JobId(tenant, request.fingerprint)
-        job = self._jobs.get(name)
-        if job is not None and job.ended_at is not None:
-            if now - job.ended_at < job.remember_s:
-                return job, Admission.KNOWN
-            job = None  # what failed for a passing reason starts anew
-        if job is not None:
-            if name in self._queue:  # else it has been taken out to run
-                self._queue.push(name, job.share, request.priority, now)
-            another = self._waiters.heard(name, request.waiter, now)
-            joined = job.joined(another=another, priority=request.priority)
-            return self.put(joined), Admission.MERGED
-        self._check_room(tenant, len(request.graph))
-        self._ended.pop(name, None)
+        known = self.join(name, request.waiter, request.priority, now)
+        if known is not None:
+            return known
+        self.check_room(tenant, len(request.graph))
+        self._ended.remove(name)
         self._held[tenant] += len(request.graph)
         job = self.put(Job(request, now, tenant, since=now))
         self._waiters.heard(name, request.waiter, now)
         self._queue.push(name, job.share, request.priority, now)
         return job, Admission.QUEUED
+
+    def join(
+        self, name: JobId, waiter: str, priority: Priority, now: float
+    ) -> tuple[Job, Admission] | None:
+        """Wait for the job of a graph that is here; one that ended a moment ago for a reason that
+        still holds is here. None where there is none."""
+        self.forget(now)
+        job = self._jobs.get(name)
+        if job is None:
+            return None
+        if job.ended_at is not None:
+            # What failed for a passing reason starts anew.
+            return (job, Admission.KNOWN) if now - job.ended_at < job.remember_s else None
+        if name in self._queue:  # else it has been taken out to run
+            self._queue.push(name, job.share, priority, now)
+        another = self._waiters.heard(name, waiter, now)
+        return self.put(job.joined(another=another, priority=priority)), Admission.MERGED
+
+    def found(self, request: FarmJob, now: float, tenant: str = "") -> Job:
+        """The artifact of a graph that is not in flight stands in the store: remembered as if its
+        job had just been done."""
+        made = Job(request, now, tenant, since=now).done(now, remember_s=self._limits.keep_s)
+        self._remember(made)
+        return self.put(made)
 
     def next(self, now: float) -> Job | None:
         """Take out the next job that its tenant may run; those that nobody waits for any more
@@ -167,17 +183,16 @@ class JobBook:
         """Forget an ended job, so that a submit of it starts anew."""
         job = self._jobs.get(name)
         if job is not None and job.state.final:
-            del self._jobs[name], self._ended[name]
+            del self._jobs[name]
+            self._ended.remove(name)
 
     def forget(self, now: float) -> None:
         """Forget ended jobs whose time is over, and the oldest ones beyond the queue's size."""
-        excess = len(self._ended) - max(self._limits.queued, 64)
-        for number, job in enumerate(self.ended()):
-            over = job.ended_at is not None and now - job.ended_at > self._kept(job)
-            if over or number < excess:
-                self.drop(job.id)
+        for name in self._ended.due(now):
+            self.drop(name)
 
-    def _check_room(self, tenant: str, size: int) -> None:
+    def check_room(self, tenant: str, size: int = 0) -> None:
+        """Whether a new job with a graph of so many bytes may wait. Raises QueueFull."""
         limits, quota = self._limits, self._limits.of(tenant)
         for limit, most, has in (
             (Full.TENANT, quota.queued, self._queue.length_of(tenant) + 1),
@@ -201,7 +216,7 @@ class JobBook:
         self._leave_work(job)
         self._held[job.tenant] -= len(job.request.graph)
         self._waiters.forget(job.id)
-        self._ended[job.id] = None
+        self._remember(ended)
         return self.put(ended)
 
     def _enter_work(self, job: Job) -> None:
@@ -213,6 +228,7 @@ class JobBook:
             self._in_work.remove(job.id)
             self._working[job.tenant] -= 1
 
-    def _kept(self, job: Job) -> float:
+    def _remember(self, ended: Job) -> None:
         # A failure is answered to those who poll, even where a new submit may start anew.
-        return max(job.remember_s, min(self._limits.keep_s, 5.0))
+        keep_s = max(ended.remember_s, min(self._limits.keep_s, 5.0))
+        self._ended.add(ended.id, ended.since, keep_s)

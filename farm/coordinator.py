@@ -18,8 +18,11 @@ from typing import Final
 
 from cache.artifacts import Found
 from cache.errors import CacheError, Fenced
+from farm.arrivals import Arrivals
 from farm.attempts import Attempts
 from farm.book import Admission, JobBook
+from farm.changes import Changes
+from farm.drain import Drain
 from farm.estimate import Estimates
 from farm.fair_pool import FairPool
 from farm.following import End, Following
@@ -44,13 +47,11 @@ from farm.workers import Planned, PlannedKernel, Stages, kind_of, plan_task
 from fusec.artifact.quality import quality_of
 from fusec.errors import FusecError
 from fusec.options import Target
-from fusec.remote.protocol import FarmJob, JobError, JobState, JobStatus
+from fusec.remote.protocol import FarmJob, JobError, JobState, JobStatus, Priority
 
 log = logging.getLogger("fusec.farm")
 
 PROGRESS_S: Final = 0.1
-NEWS_S: Final = 1e-3
-"""Between two answers about one job that is not over: each costs this process that much."""
 
 
 class Coordinator:
@@ -66,6 +67,7 @@ class Coordinator:
         *,
         limits: Limits,
         verifier: Verifier,
+        drain: Drain,
         tuning: Tuning | None = None,
         peers: Peers | None = None,
         tracing: FarmTracing | None = None,
@@ -84,14 +86,15 @@ class Coordinator:
         self._clock = clock
         self._tasks: dict[JobId, asyncio.Task[None]] = {}
         self._urgencies: dict[JobId, Urgency] = {}  # of jobs in work
-        self._changes: dict[JobId, asyncio.Event] = {}
+        self.changes = Changes(self._book, clock)
         self._estimates = Estimates()
         self._following = Following(
             peers, metrics, clock, on_news=self._on_news, on_end=self._on_end
         )
         self._history = History()
         self._closing = False
-        self._draining = False
+        self._drain = drain
+        self.arrivals = Arrivals(clock)
         self.retuning = Retuning(spaces, Restoring(attempts, stages), verifier, tuning)
         self.reporter = Reporter(
             self._book,
@@ -103,7 +106,15 @@ class Coordinator:
             clock=clock,
         )
 
+    async def open(self) -> None:
+        """Begin work, unless the farm is being drained."""
+        await self._drain.open(self._dispatch)
+
     # -- for the gateway ------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Seconds of the farm's clock."""
+        return self._clock()
 
     def find(self, name: JobId) -> Job | None:
         """A job in flight or just ended."""
@@ -119,47 +130,39 @@ class Coordinator:
         """Forget an ended job whose artifact has gone from the store."""
         self._book.drop(name)
 
-    def submit(self, tenant: str, request: FarmJob) -> tuple[Job, Admission]:
+    def submit(self, tenant: str, request: FarmJob) -> Job:
         """Take a graph in or join its job. Raises QueueFull, UnknownNamespace."""
         self.spaces.of(tenant)
         job, admission = self._book.submit(request, self._clock(), tenant)
-        if admission is Admission.MERGED:
-            self.metrics.merges.inc()
-            if job.id in self._urgencies:
-                self._urgencies[job.id].rise(request.priority)
-        elif admission is Admission.QUEUED:
+        if admission is Admission.QUEUED:
             self.tracing.submitted(job.id)
+        self.arrivals.came(job.id)
+        self._admitted(job, admission, request.priority)
         self._dispatch()
-        return self._book.get(job.id) or job, admission
+        return self._book.get(job.id) or job
 
-    async def watch(self, name: JobId, waiter: str, after: int, wait_s: float) -> Job | None:
-        """The job as soon as its seq is above `after`, or as it is after `wait_s` seconds.
+    def join(self, name: JobId, waiter: str, priority: Priority) -> Job | None:
+        """Join the job of a graph that somebody else has sent; None where nobody has. Raises
+        QueueFull where there is no room for it either."""
+        known = self._book.join(name, waiter, priority, self._clock())
+        if known is None:
+            self._book.check_room(name.tenant)
+            return None
+        self._admitted(*known, priority)
+        return known[0]
 
-        Where many wait for one job, they hear of its end at once and of the rest the more seldom.
-        """
-        asked = self._clock()
-        while True:
-            now = self._clock()
-            if waiter:
-                self._book.heard(name, waiter, now)
-            job = self._book.get(name)
-            if job is None or job.state.final or now >= asked + wait_s:
-                return job
-            left = asked + wait_s - now
-            if job.seq > after:
-                left = min(left, asked + NEWS_S * self._book.waiters(name) - now)
-                if left <= 0:
-                    return job
-            event = self._changes.setdefault(name, asyncio.Event())
-            try:
-                await asyncio.wait_for(event.wait(), left)
-            except TimeoutError:
-                continue
+    def found(self, tenant: str, request: FarmJob) -> None:
+        """The artifact of a graph stands in the store: nobody who waits for the graph to be sent
+        need send it."""
+        name = JobId(tenant, request.fingerprint)
+        if not self._in_flight(name):
+            self._book.found(request, self._clock(), tenant)
+        self.arrivals.came(name)
 
     async def elsewhere(
         self, name: JobId, waiter: str, after: int, wait_s: float
     ) -> JobStatus | None:
-        """What `watch` would give for a job that is not here but another gateway's."""
+        """What `changes.watch` would give for a job that is not here but another gateway's."""
         return await self._following.look(name, self.spaces.of(name.tenant), waiter, after, wait_s)
 
     def leave(self, name: JobId, waiter: str) -> None:
@@ -177,17 +180,16 @@ class Coordinator:
     @property
     def draining(self) -> bool:
         """Whether nothing new is begun; what is in work goes on to its end."""
-        return self._draining
+        return self._drain.on
 
     def refuses(self, name: JobId) -> bool:
         """Whether a job is not begun because of that, and is not followed at another gateway."""
-        return self._draining and (self._book.get(name) is None or self._book.waits(name))
+        return self.draining and (self._book.get(name) is None or self._book.waits(name))
 
-    def drain(self, *, on: bool) -> None:
-        """Begin nothing new from now on, or go on."""
-        self._draining = on
-        log.info("draining" if on else "no longer draining", extra={"action": "drain"})
-        self._dispatch()
+    async def drain(self, *, on: bool) -> None:
+        """Have all gateways of the farm begin nothing new from now on, or go on. Raises TaskFailed
+        while the store takes no word."""
+        await self._drain.tell(on=on)
 
     def cancel(self, name: JobId) -> None:
         """Give up a job that is not over, whoever waits for it."""
@@ -202,6 +204,7 @@ class Coordinator:
     async def close(self) -> None:
         """Stop everything. Clients that poll will submit again elsewhere."""
         self._closing = True
+        await self._drain.close()
         await self._following.close()
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -218,7 +221,7 @@ class Coordinator:
     # -- running --------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        if self._closing or self._draining:
+        if self._closing or self.draining:
             return
         while (job := self._book.next(self._clock())) is not None:
             waited = self._clock() - job.submitted_at
@@ -232,7 +235,7 @@ class Coordinator:
         if task is not None:
             task.cancel()
         self._following.stop(name)
-        self._changed(name)
+        self.changes.tell(name)
         self._count_end(name)
 
     def _start(self, job: Job) -> None:
@@ -365,12 +368,12 @@ class Coordinator:
         """A job is another gateway's: its slot here is free for the next one."""
         self._tasks.pop(name, None)
         job = self._book.aside(self._current(name), self._clock())
-        self._changed(name)
+        self.changes.tell(name)
         self._following.start(job, self.spaces.of(job.tenant))
 
     def _on_news(self, name: JobId, status: JobStatus) -> None:
         self._book.put(self._current(name).followed(status))
-        self._changed(name)
+        self.changes.tell(name)
 
     def _on_end(self, name: JobId, end: End) -> None:
         if isinstance(end, JobError):
@@ -378,7 +381,7 @@ class Coordinator:
             self._fail(name, kinds.get(end.kind, ErrorKind.INTERNAL), end.message)
         elif end is JobState.DONE:
             self._done(name)
-        elif self._draining:
+        elif self.draining:
             self._book.again(self._current(name), self._clock())
         else:
             # At once, whatever is in work: it has waited for its turn, and then for its owner.
@@ -395,16 +398,16 @@ class Coordinator:
         job, now = self._current(name), self._clock()
         self._estimates.learn(job, now)
         self._book.put(job.to(state, now, kernels_total=total))
-        self._changed(name)
+        self.changes.tell(name)
 
     def _progress(self, name: JobId, done: int, *, stored: int | None = None) -> None:
         self._book.put(self._current(name).kernels(done, stored=stored))
-        self._changed(name)
+        self.changes.tell(name)
 
     def _done(self, name: JobId) -> None:
         """The artifact stands in the store."""
         self._book.done(self._current(name), self._clock())
-        self._changed(name)
+        self.changes.tell(name)
         self._count_end(name)
 
     def _fail(self, name: JobId, kind: ErrorKind, message: str) -> None:
@@ -419,7 +422,7 @@ class Coordinator:
             extra={"action": "fail"},
         )
         self._book.fail(job, kind, message, self._clock())
-        self._changed(name)
+        self.changes.tell(name)
         self._count_end(name)
 
     def _over(self, name: JobId, task: asyncio.Task[None]) -> None:
@@ -436,10 +439,17 @@ class Coordinator:
             )
         self._dispatch()
 
-    def _changed(self, name: JobId) -> None:
-        event = self._changes.pop(name, None)
-        if event is not None:
-            event.set()
+    def _in_flight(self, name: JobId) -> bool:
+        job = self._book.get(name)
+        return job is not None and not job.state.final
+
+    def _admitted(self, job: Job, admission: Admission, priority: Priority) -> None:
+        if admission is Admission.MERGED:
+            self.metrics.merges.inc()
+            if job.id in self._urgencies:
+                self._urgencies[job.id].rise(priority)
+        self.metrics.submits.labels(admission.value).inc()
+        log.info("submit %s: %s", job.fingerprint[:12], admission, extra={"action": "submit"})
 
     def _count_end(self, name: JobId) -> None:
         job = self._current(name)

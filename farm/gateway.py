@@ -1,5 +1,6 @@
 """The farm's front: a plain ASGI application over the coordinator.
 
+    POST   /v1/compile/{fingerprint}   join a graph's job, or be told to submit it: ?wait=SECONDS
     POST   /v1/compile/submit          take a graph in, or publish a front record
     GET    /v1/compile/{fingerprint}   long-poll: ?wait=SECONDS&after=SEQ&waiter=ID
     DELETE /v1/compile/{fingerprint}   ?waiter=ID waits no more
@@ -42,12 +43,14 @@ from fusec.remote.jobs import FrontRecord
 from fusec.remote.protocol import (
     DRAINING,
     FRONT_REFUSED,
+    MAX_JOIN,
     MAX_SUBMIT,
     MAX_WAIT_S,
     SUBMIT_PATH,
     FarmJob,
     JobState,
     JobStatus,
+    Join,
     Refusal,
     decode_submit,
     is_waiter,
@@ -56,6 +59,8 @@ from fusec.remote.protocol import (
 log = logging.getLogger("fusec.farm")
 _JOB: Final = re.compile(re.escape(PATH_COMPILE) + "/([0-9a-f]{64})")
 DRAIN_RETRY_S: Final = 10.0
+FRESH_S: Final = 1.0
+"""What has ended no longer ago is taken as it is: a crowd that waited for it need not all look."""
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -67,6 +72,7 @@ def create_app(config: FarmConfig, open_coordinator: Callable[[], Coordinator]) 
         if scope["type"] == "lifespan":
             await receive()
             running.append(open_coordinator())
+            await running[0].open()
             await send({"type": "lifespan.startup.complete"})
             await receive()
             await running.pop().close()
@@ -114,10 +120,13 @@ async def _route(config: FarmConfig, farm: Coordinator, request: Request) -> Res
         if request.path == SUBMIT_PATH and request.method == "POST":
             return await _submit(config, farm, space, tenant, request)
         match = _JOB.fullmatch(request.path)
+        name = JobId(tenant, match.group(1) if match is not None else "")
+        if match is not None and request.method == "POST":
+            return await _join(farm, space, request, name)
         if match is not None and request.method == "GET":
-            return await _poll(farm, request, JobId(tenant, match.group(1)))
+            return await _poll(farm, request, name)
         if match is not None and request.method == "DELETE":
-            return _cancel(farm, request, JobId(tenant, match.group(1)))
+            return _cancel(farm, request, name)
     elif request.method == "GET":
         if request.path == "/healthz":
             return Response(200, b"ok\n", _TEXT)
@@ -141,21 +150,53 @@ async def _submit(
     if isinstance(submitted, FrontRecord):
         _check_vouches(config, farm, request)
         return await _publish_front(farm, space, submitted)
-    await _check_fingerprint(farm, submitted)
+    farm.metrics.received.inc()
     name = JobId(tenant, submitted.fingerprint)
+    await _check_fingerprint(farm, name, submitted)
     job = farm.find(name)
-    if job is None or job.state.final:
-        # Not in flight: after a restart of the gateway, or long ago, it may have been published.
-        if await space.shelf.has(f"graph/{submitted.fingerprint}"):
-            farm.metrics.submits.labels("stored").inc()
-            return _status(200, JobStatus(submitted.fingerprint, JobState.DONE, seq=1))
-        if job is not None and job.state is JobState.DONE:
-            farm.drop(name)
+    # Not in flight: after a restart of the gateway, or long ago, it may have been published.
+    if (job is None or job.state.final) and await _stands(farm, space, name):
+        farm.found(tenant, submitted)
+        return _done(farm, name)
     _check_draining(farm, name)
-    job, admission = farm.submit(tenant, submitted)
-    farm.metrics.submits.labels(admission.value).inc()
-    log.info("submit %s: %s", job.fingerprint[:12], admission, extra={"action": "submit"})
-    return _status(202, farm.status(job))
+    return _status(202, farm.status(farm.submit(tenant, submitted)))
+
+
+async def _join(farm: Coordinator, space: Space, request: Request, name: JobId) -> Response:
+    """Wait for a graph's job without sending the graph, as most ranks of a training job can. 404
+    tells the client to submit it: nobody else has, or is about to."""
+    wish = Join.from_wire(await request.value(MAX_JOIN))
+    until = farm.now() + min(_number(_params(request), "wait"), MAX_WAIT_S)
+    while True:
+        job = farm.find(name)
+        ended_at = None if job is None else job.ended_at
+        old = ended_at is not None and farm.now() - ended_at > FRESH_S
+        if (old or (job is None and farm.draining)) and await _stands(farm, space, name):
+            return _done(farm, name)
+        _check_draining(farm, name)
+        if farm.join(name, wish.waiter, wish.priority):
+            job = await farm.changes.watch(name, wish.waiter, 0, until - farm.now())
+            if job is not None:
+                return _status(200, farm.status(job))
+        if farm.arrivals.claim(name) or farm.now() >= until:
+            raise Refused(404, Refusal("UnknownJob", "this graph is not here: submit it"))
+        await farm.arrivals.wait(name, until)
+
+
+async def _stands(farm: Coordinator, space: Space, name: JobId) -> bool:
+    """Whether the artifact of a graph that is not in flight is in the store. A job that says so
+    wrongly is forgotten."""
+    if await space.shelf.has(f"graph/{name.fingerprint}"):
+        return True
+    job = farm.find(name)
+    if job is not None and job.state is JobState.DONE:
+        farm.drop(name)
+    return False
+
+
+def _done(farm: Coordinator, name: JobId) -> Response:
+    farm.metrics.submits.labels("stored").inc()
+    return _status(200, JobStatus(name.fingerprint, JobState.DONE, seq=1))
 
 
 def _check_draining(farm: Coordinator, name: JobId) -> None:
@@ -165,12 +206,13 @@ def _check_draining(farm: Coordinator, name: JobId) -> None:
         raise Refused(503, Refusal(DRAINING, text, "", DRAIN_RETRY_S))
 
 
-async def _check_fingerprint(farm: Coordinator, job: FarmJob) -> None:
+async def _check_fingerprint(farm: Coordinator, name: JobId, job: FarmJob) -> None:
     """Nobody may have one graph compiled under another's key."""
     entries = await asyncio.to_thread(farm.stages.fingerprint, job.graph, job.target, job.options)
     here = Fingerprint(entries)
     if here.hex == job.fingerprint:
         return
+    farm.arrivals.refused(name)
     farm.metrics.submits.labels("refused").inc()
     names = ", ".join(diff(here, Fingerprint(job.entries))) or "the fingerprint itself"
     hint = "run the same fusec and torch on both sides, and restart the farm after a change"
@@ -203,7 +245,7 @@ async def _poll(farm: Coordinator, request: Request, name: JobId) -> Response:
         raise WireError("the waiter's name is not 1 to 64 letters, digits, - or _")
     wait_s = min(_number(params, "wait"), MAX_WAIT_S)
     after = int(_number(params, "after"))
-    job = await farm.watch(name, waiter, after, wait_s)
+    job = await farm.changes.watch(name, waiter, after, wait_s)
     if job is not None:
         _check_draining(farm, name)
         return _status(200, farm.status(job))

@@ -3,8 +3,9 @@
 A worker, a thread of the memory pool or a process of Ray, keeps one child and has its tasks done
 there, one after the other: no network, no credentials, a folder of its own, limits on memory and on
 time (`fusec.child`). Whatever happens in it costs one attempt of one task, never the worker: the
-next task has another child. A batch of kernels is asked for one by one, so that it is known which
-of them a child was lost over; the others have their results.
+next task has another child; so it has after one that nobody wanted any more. A batch of kernels is
+asked for one by one, so that it is known which of them a child was lost over; the others have their
+results. What times and verifies has children of its own, which end by its own limits alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import atexit
 import functools
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from farm.pool import Task, TaskFailed
@@ -57,18 +58,20 @@ class Isolated:
         results: dict[str, bytes | TaskFailed] = {}
         for digest, single in single_builds(task).items():
             try:
-                results[digest] = self._ask(single)
+                results[digest] = self._ask(replace(single, stop=task.stop))
             except TaskFailed as error:
                 results[digest] = error
         return built_singly(results, task.node)
 
     def _ask(self, task: Task) -> bytes:
+        if task.stop is not None and task.stop.is_set():
+            raise TaskFailed(ErrorKind.CANCELLED, "the task was cancelled")
         given = tuple((name, os.environ[name]) for name in PASSED_ON if name in os.environ)
         try:
             with _children(os.getpid(), self, given).lend() as child:
                 _say_network(child.network)
                 answer: dict[str, Any] = child.request(
-                    [task.kind, task.payload, task.gpu], self.wall_s
+                    [task.kind, task.payload, task.gpu], self.wall_s, task.stop
                 )
                 if answer.get("kind") in _SPOILT:
                     child.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 
 from farm.devices import CPU
@@ -42,7 +42,7 @@ class MemoryPool:
         self._lock = threading.Lock()
         # What the caller holds -> what the executor holds. They are two, since the executor's
         # future cannot end while its thread runs.
-        self._open: dict[Future[bytes], Future[bytes]] = {}
+        self._open: dict[Future[bytes], _Running] = {}
         self._closed = False
 
     def workers_of(self, needs: str) -> int:
@@ -68,8 +68,9 @@ class MemoryPool:
                 text = f"this farm has no worker of the class {task.needs}"
                 future.set_exception(TaskFailed(ErrorKind.INTERNAL, text))
                 return future
-            work = threads.submit(self._work, task)
-            self._open[future] = work
+            stop = threading.Event()
+            work = threads.submit(self._work, replace(task, stop=stop))
+            self._open[future] = _Running(work, stop)
         work.add_done_callback(lambda ended: self._ended(future, ended))
         return future
 
@@ -77,21 +78,23 @@ class MemoryPool:
         """See `Pool`. The order of this one is that of submission."""
 
     def cancel(self, future: Future[bytes]) -> None:
-        """See `Pool`. A task that runs already is left to end; its result is dropped."""
+        """See `Pool`. A task that runs already is told to stop, as one in a child process does
+        (`farm.isolation`); any other is left to end, and its result is dropped."""
         with self._lock:
-            work = self._open.get(future)
-        if work is not None:
-            work.cancel()
+            running = self._open.get(future)
+        if running is not None:
+            running.end()
         settle(future, TaskFailed(ErrorKind.CANCELLED, "the task was cancelled"))
 
     def close(self) -> None:
-        """See `Pool`. Tasks that run already are left to end, unheard."""
+        """See `Pool`. Tasks that run already are told to stop, as by `cancel`."""
         with self._lock:
             self._closed = True
-            left = list(self._open)
+            left = dict(self._open)
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
-        for future in left:
+        for future, running in left.items():
+            running.end()
             settle(future, pool_closed())
 
     def _work(self, task: Task) -> bytes:
@@ -112,6 +115,19 @@ class MemoryPool:
             return
         error = work.exception()
         settle(future, work.result() if error is None else as_failure(error))
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What the executor has of a task, and what stops it where it has begun."""
+
+    work: Future[bytes]
+    stop: threading.Event
+
+    def end(self) -> None:
+        """Nobody wants the result."""
+        self.work.cancel()
+        self.stop.set()
 
 
 _CONTRACT: type[Pool] = MemoryPool

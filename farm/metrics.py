@@ -65,6 +65,10 @@ class FarmMetrics:
             "Submits: queued, merged, known, stored (the artifact exists), full, refused, front.",
             {"outcome": SUBMITS},
         )
+        self.received = make.counter(
+            "fusec_farm_graphs_received",
+            "Graphs that clients sent; the others' submits named a graph that was here.",
+        )
         self.refused = make.counter(
             "fusec_farm_refused",
             "Submits that met a limit, by whose it is.",

@@ -22,6 +22,7 @@ from farm.attempts import Attempts
 from farm.config import FarmConfig
 from farm.coordinator import Coordinator
 from farm.devices import detected
+from farm.drain import Drain
 from farm.fair_pool import FairPool
 from farm.gateway import create_app
 from farm.isolation import Isolated
@@ -123,6 +124,7 @@ def open_app(
             made,
             metrics,
             verifier=verifier,
+            drain=Drain(store, attempts),
             tuning=Tuning(spaces, attempts, made, verifier, metrics) if config.tune else None,
             limits=limits,
             peers=Peers(member, config.token, _verify(config), transport=to_peers),

@@ -6,10 +6,11 @@ Three implementations keep one contract: `MemoryPool` (threads of this process),
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from farm.devices import CPU
@@ -25,7 +26,7 @@ class Task:
     ``label`` is for people and logs. ``needs`` is the class of worker (`farm.devices`); a GPU's
     has the whole GPU for the time of the task. ``avoid``: nodes on which it has failed; another is
     taken if there is one. The pool sets, where the task runs: ``gpu``, which one of those that the
-    worker sees, and ``node``, the worker's.
+    worker sees, ``node``, the worker's, and ``stop``, which it sets once nobody wants the result.
     ``share`` and ``priority`` say when its turn comes (`farm.fair_pool`).
     """
 
@@ -38,6 +39,7 @@ class Task:
     priority: Priority = Priority.WAITING
     avoid: frozenset[str] = frozenset()
     node: str = ""
+    stop: threading.Event | None = field(default=None, compare=False)
 
 
 class TaskFailed(Exception):
@@ -98,7 +100,8 @@ class Pool(Protocol):
         ...
 
     def cancel(self, future: Future[bytes]) -> None:
-        """Nobody wants the result. A task that has not started never will; the future ends."""
+        """Nobody wants the result. A task that has not started never will; one that runs ends as
+        soon as its runner can end it; the future ends at once."""
         ...
 
     def close(self) -> None:

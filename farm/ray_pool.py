@@ -8,6 +8,7 @@ import random
 import signal
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -25,6 +26,7 @@ from fusec.remote.protocol import Priority
 log = logging.getLogger("fusec.farm")
 
 NODES_KNOWN_S: Final = 2.0
+WITHDRAW_S: Final = 2.0
 
 _LOST = (
     raised.WorkerCrashedError,
@@ -60,7 +62,8 @@ class RayPool:
         # Ray is called from here alone: not from the caller's event loop, since a call may wait for
         # a head that is away, and not from the thread that tells of results, which must not wait.
         self._calls = ThreadPoolExecutor(1, thread_name_prefix="farm-ray")
-        threading.Thread(target=self._watch, name="farm-ray-watch", daemon=True).start()
+        self._watcher = threading.Thread(target=self._watch, name="farm-ray-watch", daemon=True)
+        self._watcher.start()
 
     @property
     def workers(self) -> int:
@@ -120,6 +123,8 @@ class RayPool:
             settle(future, pool_closed())
         if self._owns:
             ray.shutdown()
+        else:
+            self._watcher.join(WITHDRAW_S)
 
     def _start(self, future: Future[bytes], task: Task) -> None:
         if future.done():  # cancelled meanwhile
@@ -168,6 +173,9 @@ class RayPool:
                 self._demand.tell()
             except raised.RayError as error:
                 log.warning("Ray does not answer: %s", error, extra={"action": "ray"})
+        if not self._owns:
+            with suppress(raised.RayError):  # others forget it when they hear no more of it
+                self._demand.withdraw()
 
 
 def _nodes() -> dict[str, dict[str, float]]:

@@ -61,7 +61,7 @@ async def answer(config: FarmConfig, farm: Coordinator, request: Request) -> Res
         text = "the farm is looked after by admins of the default namespace"
         raise Refused(403, Refusal("Refused", text, "leave FUSEC_NAMESPACE empty"))
     fields(body, "a drain", ())
-    farm.drain(on=request.path == DRAIN_PATH)
+    await farm.drain(on=request.path == DRAIN_PATH)
     return Response(200, pack({"draining": farm.draining}))
 
 

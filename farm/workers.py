@@ -158,6 +158,7 @@ LOSSES: Final[Mapping[Loss, ErrorKind]] = {
     Loss.CRASH: ErrorKind.CRASHED,
     Loss.TIME: ErrorKind.TIMEOUT,
     Loss.MEMORY: ErrorKind.OUT_OF_MEMORY,
+    Loss.STOPPED: ErrorKind.CANCELLED,
 }
 
 Built = Mapping[str, bytes | TaskFailed]

@@ -144,6 +144,7 @@ class Loss(StrEnum):
     CRASH = "crash"  # a signal, an error that nothing caught
     TIME = "time"  # more of the clock or of a processor than it was given
     MEMORY = "memory"
+    STOPPED = "stopped"  # by its parent, which needs its answer no more
 
 
 class CompilerLost(CompileError):

@@ -3,8 +3,8 @@
     python -m loadtest.ranks PLAN RESULT        (files of JSON; the parent writes and reads them)
 
 A process of its own, since locust makes the sockets and sleeps of its process cooperative. A rank
-speaks the client's protocol without its compiler: look up, submit what is missing, poll, look up
-again, fetch the blobs and check each against its digest.
+speaks the client's protocol without its compiler: look up, join what is missing or submit it, poll,
+look up again, fetch the blobs and check each against its digest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cache.artifacts import open_entry
 from cache.frames import decompress
 from cache.protocol import Value
 from cache.trust import OWN_STORE
-from fusec.remote.protocol import SUBMIT_PATH
+from fusec.remote.protocol import SUBMIT_PATH, Join
 from loadtest.plan import Plan, RankModel
 from loadtest.samples import RankTimes, Request
 
@@ -70,12 +70,16 @@ class Rank:
         return wire.bytes_map(wire.fields(answer, "lookup", ("found",))["found"], "found")
 
     def _compile(self, key: str, submit: bytes) -> None:
-        body = wire.unpack(submit, max_bytes=wire.MAX_SUBMIT)
-        assert isinstance(body, dict)
-        assert isinstance(body["body"], dict)
-        body["body"]["waiter"] = self._waiter
-        status = self._post("submit", SUBMIT_PATH, body, wire.MAX_REPLY)
         fingerprint = key.removeprefix("graph/")
+        join = f"{wire.PATH_COMPILE}/{fingerprint}?wait={POLL_S}"
+        status = self._post("join", join, Join(self._waiter).to_wire(), wire.MAX_REPLY)
+        if status is None:
+            body = wire.unpack(submit, max_bytes=wire.MAX_SUBMIT)
+            assert isinstance(body, dict)
+            assert isinstance(body["body"], dict)
+            body["body"]["waiter"] = self._waiter
+            path = f"{SUBMIT_PATH}?fingerprint={fingerprint}"
+            status = self._post("submit", path, body, wire.MAX_REPLY)
         deadline = time.monotonic() + PATIENCE_S
         while True:
             assert isinstance(status, dict)
@@ -106,20 +110,24 @@ class Rank:
         return self._request(name, "POST", path, wire.pack(body), limit)
 
     def _request(self, name: str, method: str, path: str, body: bytes | None, limit: int) -> Value:
-        """One request; a full farm (429) is asked again after the pause that it names."""
+        """One request; a full farm (429) is asked again after the pause that it names. None where
+        a join is told to submit the graph."""
         while True:
             answer = self._client.request(
                 method, path, name=name, data=body, headers=self._headers, catch_response=True
             )
             with answer as response:
                 status = response.status_code
-                if status == 429:
+                wanted = status == 404 and name == "join"
+                if status == 429 or wanted:
                     response.success()  # an answer that the protocol foresees
                 elif status not in (200, 202):
                     response.failure(f"{name}: {status} {response.content[:200]!r}")
                     raise RankFailed(f"{name}: status {status}")
                 else:
                     return wire.unpack(response.content, max_bytes=limit)
+            if wanted:
+                return None
             time.sleep(float(response.headers.get("retry-after", 1)) * random.uniform(0.75, 1.25))
 
 

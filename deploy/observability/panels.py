@@ -114,7 +114,8 @@ SERVICE: Final = Board(
                         (
                             _quantile(
                                 share,
-                                'fusec_cache_request_seconds_bucket{route!="compile_poll"}',
+                                "fusec_cache_request_seconds_bucket"
+                                '{route!~"compile_join|compile_poll"}',
                                 "route",
                             ),
                             f"p{share * 100:g} {{{{route}}}}",

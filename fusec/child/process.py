@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +34,8 @@ from fusec.errors import ChildLost, Loss
 START_S: Final = 120.0
 IDLE_S: Final = 60.0
 _OUTPUT_BYTES: Final = 4000
-_SLICE_S: Final = 0.2  # of a wait: an interrupt that comes without a signal is seen between two
+# Of a wait: an interrupt that comes without a signal, and that it is to stop, are seen between two.
+_SLICE_S: Final = 0.2
 
 
 class Child:
@@ -95,10 +97,11 @@ class Child:
         rested = time.monotonic() - self._answered
         return not self._closed and self._process.poll() is None and rested < self._idle_s - GRACE_S
 
-    def request(self, body: object, timeout_s: float) -> Any:
+    def request(self, body: object, timeout_s: float, stop: threading.Event | None = None) -> Any:
         """Send a plain value, wait for the answer.
 
-        Raises ChildLost when there is none within ``timeout_s`` or the child ended; it is closed.
+        stop: set, by another thread, when nobody wants the answer any more. Raises ChildLost when
+        that is so, when there is no answer within ``timeout_s`` or the child ended; it is closed.
         """
         if self._closed:
             raise ChildLost("a child process is asked after it was closed", where=self._module)
@@ -106,8 +109,8 @@ class Child:
         cpu_s = timeout_s * (os.cpu_count() or 1) if self._cpu_s is None else self._cpu_s
         message = packed([timeout_s, cpu_s, body])
         try:
-            self._send(message, deadline)
-            answer = self._receive(deadline)
+            self._send(message, deadline, stop)
+            answer = self._receive(deadline, stop=stop)
         except OSError as error:
             raise self._lost(f"ended before it was asked ({error})", Loss.CRASH) from error
         except BaseException:  # an interrupt: its answer must not be taken for a later one's
@@ -143,22 +146,24 @@ class Child:
                 allowed = memory if most == resource.RLIM_INFINITY else min(memory, most)
                 resource.prlimit(self._process.pid, resource.RLIMIT_DATA, (allowed, allowed))
 
-    def _send(self, message: bytes, deadline: float) -> None:
+    def _send(self, message: bytes, deadline: float, stop: threading.Event | None) -> None:
         assert self._process.stdin is not None
         rest, pipe = memoryview(message), self._process.stdin.fileno()
         os.set_blocking(pipe, False)
         while rest:
-            if not _wait([], [pipe], deadline):
+            if not self._ready([], [pipe], deadline, stop):
                 raise self._lost("did not take its work in time", Loss.TIME)
             rest = rest[os.write(pipe, rest) :]
 
-    def _receive(self, deadline: float, late: Loss = Loss.TIME) -> Any:
+    def _receive(
+        self, deadline: float, late: Loss = Loss.TIME, stop: threading.Event | None = None
+    ) -> Any:
         data = bytearray()
         wanted = LENGTH_BYTES
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
         while len(data) < wanted:
-            if not _wait([pipe], [], deadline):
+            if not self._ready([pipe], [], deadline, stop):
                 raise self._lost("did not answer in time", late)
             part = os.read(pipe, min(READ_BYTES, wanted - len(data)))
             if not part:
@@ -174,6 +179,24 @@ class Child:
         except (ValueError, msgpack.UnpackException) as error:
             what = f"answered with what does not decode: {error}"
             raise self._lost(what, Loss.CRASH) from error
+
+    def _ready(
+        self,
+        reading: list[int],
+        writing: list[int],
+        deadline: float,
+        stop: threading.Event | None,
+    ) -> bool:
+        """Whether the pipe is ready before the deadline. Raises ChildLost when it is to stop."""
+        while True:
+            left = deadline - time.monotonic()
+            ready = select.select(reading, writing, [], max(0.0, min(left, _SLICE_S)))
+            if ready[0] or ready[1]:
+                return True
+            if stop is not None and stop.is_set():
+                raise self._lost("is not needed any more", Loss.STOPPED)
+            if left <= 0.0:
+                return False
 
     def _ending(self) -> tuple[str, Loss]:
         """What has ended it, for people and for the program."""
@@ -200,17 +223,6 @@ class Child:
             output = tail.decode("utf-8", errors="replace")
         self.close()
         return ChildLost(f"a child process {what}", where=self._module, output=output, loss=loss)
-
-
-def _wait(reading: list[int], writing: list[int], deadline: float) -> bool:
-    """Whether the pipe is ready before the deadline."""
-    while True:
-        left = deadline - time.monotonic()
-        ready = select.select(reading, writing, [], max(0.0, min(left, _SLICE_S)))
-        if ready[0] or ready[1]:
-            return True
-        if left <= 0.0:
-            return False
 
 
 def _environment(folder: str) -> dict[str, str]:

@@ -46,7 +46,8 @@ examples:
   fusec farm drain               begin nothing new (before an upgrade); jobs in work end
   fusec farm undrain             go on
 
-Of several gateways the one that answers is meant; docs/farm.md says how to drain a certain one.
+A drain is that of all gateways, also of those that start later, until `undrain`; all else is about
+the gateway that answers.
 The same as a page for a browser: /farm at the cache service, with the token as the password.
 """
 _STATUS = """\

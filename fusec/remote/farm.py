@@ -7,6 +7,7 @@ and goes cannot cost its pause again for every graph.
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 import threading
@@ -27,6 +28,7 @@ from fusec.remote.protocol import (
     FarmJob,
     JobState,
     JobStatus,
+    Join,
     Refusal,
     front_to_wire,
 )
@@ -102,15 +104,15 @@ class FarmClient:
         self._outage = Outage(outage_s)
         self._lock = threading.Lock()
 
-    def submit(self, job: FarmJob) -> JobStatus:
-        """Hand a graph over; repeating it changes nothing. Raises FarmUnavailable, WireError."""
-        upload_s = CALL_S + len(job.graph) / UPLOAD_BYTES_PER_S
-        # For the service, which sends all that is about one graph to the same gateway.
-        params = {"fingerprint": job.fingerprint}
-        status, value = self._request(
-            "POST", SUBMIT_PATH, upload_s, body=job.to_wire(), params=params
-        )
-        return _job_status(status, value, job.fingerprint)
+    def submit(self, job: FarmJob, wait_s: float = math.inf) -> JobStatus:
+        """Have a graph compiled; repeating it changes nothing.
+
+        The farm is asked for it by its fingerprint. It wants the graph itself only where it has it
+        from nobody: of thousands of ranks one sends it, while the others wait, for POLL_S or
+        `wait_s` seconds at most. Raises FarmUnavailable, WireError.
+        """
+        status = self._join(job, min(POLL_S, wait_s))
+        return self._send(job) if status is None else status
 
     def wait(
         self,
@@ -143,7 +145,7 @@ class FarmClient:
                     hint="FUSEC_WAIT_S sets how long a graph may wait",
                 )
             try:
-                status = self.submit(job) if status is None else self._poll(status, left)
+                status = self.submit(job, left) if status is None else self._poll(status, left)
             except _Forgotten:
                 resubmits += 1
                 if resubmits > RESUBMITS:
@@ -185,6 +187,27 @@ class FarmClient:
             return False
         _raise_for(status, value)
         return True
+
+    def _join(self, job: FarmJob, wait_s: float) -> JobStatus | None:
+        """How the graph's job stands; None where the graph is to be sent."""
+        status, value = self._request(
+            "POST",
+            f"{PATH_COMPILE}/{job.fingerprint}",
+            wait_s + GRACE_S,
+            body=Join(job.waiter, job.priority).to_wire(),
+            params={"wait": round(wait_s, 3)},
+        )
+        # 405 is a service of a release that knows no joining.
+        return None if status in (404, 405) else _job_status(status, value, job.fingerprint)
+
+    def _send(self, job: FarmJob) -> JobStatus:
+        upload_s = CALL_S + len(job.graph) / UPLOAD_BYTES_PER_S
+        # For the service, which sends all that is about one graph to the same gateway.
+        params = {"fingerprint": job.fingerprint}
+        status, value = self._request(
+            "POST", SUBMIT_PATH, upload_s, body=job.to_wire(), params=params
+        )
+        return _job_status(status, value, job.fingerprint)
 
     def _poll(self, known: JobStatus, left_s: float) -> JobStatus:
         wait_s = min(POLL_S, left_s)

@@ -1,5 +1,6 @@
 """Bodies of the compile routes and their replies: versioned, bounded, unknown fields refused.
 
+    POST   /v1/compile/{fingerprint}?wait=S          a Join -> JobStatus; 404: submit the graph
     POST   /v1/compile/submit?fingerprint=HEX        a FarmJob or a FrontRecord -> JobStatus
     GET    /v1/compile/{fingerprint}?wait=S&after=N&waiter=ID
                                                      -> JobStatus, as soon as its seq is above N
@@ -28,6 +29,7 @@ SUBMIT_PATH: Final = "/v1/compile/submit"
 MAX_GRAPH: Final = 60 << 20
 MAX_SUBMIT: Final = 64 << 20
 MAX_STATUS: Final = 64 << 10
+MAX_JOIN: Final = 1 << 10
 MAX_MESSAGE: Final = 4096
 MAX_WAIT_S: Final = 60.0
 FRONT_REFUSED: Final = "FrontNotTrusted"  # the kind of the refusal of a front record by role
@@ -47,6 +49,7 @@ _GRAPH: Final = frozenset(
         "waiter",
     }
 )
+_JOIN: Final = frozenset({"v", "waiter", "priority"})
 _STATUS: Final = frozenset(
     {
         "v",
@@ -132,6 +135,25 @@ class FarmJob:
             "waiter": self.waiter,
         }
         return {"v": COMPILE_VERSION, "kind": "graph", "body": body}
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The wish to wait for a graph that somebody else may have sent; fields as of `FarmJob`. It is
+    asked for by its fingerprint: what is under that the farm has computed from the graph."""
+
+    waiter: str
+    priority: Priority = Priority.WAITING
+
+    def to_wire(self) -> dict[str, Value]:
+        return {"v": COMPILE_VERSION, "waiter": self.waiter, "priority": int(self.priority)}
+
+    @classmethod
+    def from_wire(cls, body: object) -> Join:
+        """Raises WireError for anything that `to_wire` does not write."""
+        fields = _fields(body, _JOIN, "a join")
+        _version(fields["v"])
+        return cls(_waiter(fields["waiter"]), _priority(fields["priority"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,18 +277,12 @@ def decode_submit(data: bytes) -> FarmJob | FrontRecord:
 
 
 def _farm_job(body: Mapping[str, object]) -> FarmJob:
-    graph, waiter = body["graph"], body["waiter"]
+    graph = body["graph"]
     if not isinstance(graph, bytes) or len(graph) > MAX_GRAPH:
         raise WireError(f"the graph is no bytes or over {MAX_GRAPH} bytes")
-    if not is_waiter(waiter):
-        raise WireError("the waiter's name is not 1 to 64 letters, digits, - or _")
     training_job = body["training_job"]
     if not isinstance(training_job, str) or not JOB_NAME.fullmatch(training_job):
         raise WireError("the training job's name is not up to 64 letters, digits, - _ . : or /")
-    try:
-        priority = Priority(_count(body["priority"], "priority"))
-    except ValueError as error:
-        raise WireError(f"priority {body['priority']!r:.40} is not within 0 and 2") from error
     if not isinstance(body["target"], dict) or not isinstance(body["options"], dict):
         raise WireError("target and options must be maps")
     try:
@@ -283,8 +299,8 @@ def _farm_job(body: Mapping[str, object]) -> FarmJob:
         graph,
         target,
         options,
-        str(waiter),
-        priority,
+        _waiter(body["waiter"]),
+        _priority(body["priority"]),
         training_job,
     )
 
@@ -333,6 +349,19 @@ def _fingerprint(value: object) -> str:
     if not isinstance(value, str) or not HEX64.fullmatch(value):
         raise WireError(f"{value!r:.80} is no fingerprint of 64 hex characters")
     return value
+
+
+def _waiter(value: object) -> str:
+    if not isinstance(value, str) or not is_waiter(value):
+        raise WireError("the waiter's name is not 1 to 64 letters, digits, - or _")
+    return value
+
+
+def _priority(value: object) -> Priority:
+    try:
+        return Priority(_count(value, "priority"))
+    except ValueError as error:
+        raise WireError(f"priority {value!r:.40} is not within 0 and 2") from error
 
 
 def _count(value: object, name: str) -> int:

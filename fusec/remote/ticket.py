@@ -137,9 +137,9 @@ class Ticket:
             self._users -= 1
             if self._users > 0:
                 return
+            farm, job = self._means.farm, self._at_farm
+            self._at_farm = None
         self._on_end(self)
-        farm, job = self._means.farm, self._at_farm
-        self._at_farm = None
         if farm is not None and job is not None:
             farm.cancel(job.fingerprint)
 
@@ -182,7 +182,7 @@ class Ticket:
         )
         try:
             with self._means.recorder.span("submit"):
-                self._status = farm.submit(farm_job)
+                self._status = farm.submit(farm_job, self._means.options.wait_s)
         except FarmUnavailable as error:
             if error.cause is not Cause.BUSY:  # a full farm is asked again by `result`
                 self._gave_up(error)
@@ -190,7 +190,11 @@ class Ticket:
         except WireError as error:
             self._gave_up(RemoteError(error.message, hint=error.hint))
             return
-        self._at_farm = farm_job
+        with self._counting:
+            wanted = self._users > 0
+            self._at_farm = farm_job if wanted else None
+        if not wanted:  # cancelled meanwhile, when there was nothing yet to take back
+            farm.cancel(farm_job.fingerprint)
 
     def _from_farm(self) -> Found | None:
         """Wait for the farm if it has the job; None, with the reason kept, when it did not help."""

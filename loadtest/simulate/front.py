@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 import httpx
 
 from cache.asgi import App
+from cache.farms import Gateways
 from cache.protocol import MSGPACK, Value, pack, unpack
 from fusec.remote.protocol import MAX_STATUS, SUBMIT_PATH
 from loadtest.costs.model import Costs
@@ -30,7 +31,6 @@ REFUSED: Final[tuple[int, Value]] = (
     503,
     {"error": {"kind": "NoFarm", "message": "the compile farm does not answer"}},
 )
-DEAD_KNOWN_S: Final = 10.0  # until a gateway that died is asked no more, by its readiness probe
 
 
 @dataclass
@@ -40,11 +40,10 @@ class Gateway:
     host: Host
     app: App
     requests: set[asyncio.Task[Any]] = field(default_factory=set)
-    listed: bool = True
 
 
 class Front:
-    """The service in front of the gateways."""
+    """The service in front of the gateways, `count` of them, of which it has a list."""
 
     def __init__(
         self,
@@ -53,6 +52,7 @@ class Front:
         stores: Stores,
         weather: Weather,
         *,
+        count: int,
         cores: int,
         gbit_s: float,
     ) -> None:
@@ -64,7 +64,7 @@ class Front:
         self._stores = stores
         self._weather = weather
         self._bytes_s = gbit_s * 1e9 / 8
-        self._turn = 0
+        self._known = Gateways([address(number) for number in range(count)], loop.time)
         self._kept: dict[str, float] = {}
 
     async def compile_route(
@@ -77,17 +77,27 @@ class Front:
         params: Mapping[str, str | int | float] | None = None,
         size: int = 0,
     ) -> tuple[int, Value]:
-        """Pass a request on to a gateway. size: of the graph that it would bring."""
+        """Pass a request on to a gateway, or the next one, as `cache.routes_farm` does. size: of
+        the graph that it would bring."""
         await asyncio.sleep(ROUND_TRIP_S + self.line.reserve(size / self._bytes_s))
         await asyncio.sleep(self.cores.reserve(self._costs.requests.pass_on_s))
-        gateway = self._next()
-        return await self.at_gateway(
-            gateway, method, path, headers, body=body, params=params, size=size
-        )
+        graph = str((params or {}).get("fingerprint", path.rpartition("/")[2]))
+        answer = REFUSED
+        for url in self._known.of(graph):
+            answer = await self.at_gateway(
+                url, method, path, headers, body=body, params=params, size=size
+            )
+            if answer is REFUSED:
+                self._known.silent(url)
+                continue
+            self._known.answered(url)
+            if answer[0] != REFUSED[0]:
+                break
+        return answer
 
     async def at_gateway(
         self,
-        gateway: Gateway | None,
+        url: str,
         method: str,
         path: str,
         headers: Mapping[str, str],
@@ -98,7 +108,8 @@ class Front:
     ) -> tuple[int, Value]:
         """Ask one gateway, which pays for it."""
         costs = self._costs.requests
-        if gateway is None or not gateway.host.lives():
+        gateway = self.gateways[(httpx.URL(url).port or 0) - FIRST_PORT]
+        if not gateway.host.lives():
             return REFUSED
         paid = (
             costs.poll_s if path != SUBMIT_PATH else costs.submit_s + size / MB * costs.submit_mb_s
@@ -143,19 +154,15 @@ class Front:
         await asyncio.sleep(self._costs.store.get_s * self._weather.slow)
 
     def kill(self, gateway: Gateway) -> None:
-        """A gateway is gone at once; the service goes on asking it for a while."""
+        """A gateway is gone at once, and so are its connections."""
         gateway.host.die()
         for task in list(gateway.requests):
             task.cancel()
-        self._loop.call_later(DEAD_KNOWN_S, self._unlist, gateway)
 
-    def _unlist(self, gateway: Gateway) -> None:
-        gateway.listed = False
 
-    def _next(self) -> Gateway | None:
-        listed = [gateway for gateway in self.gateways if gateway.listed]
-        self._turn += 1
-        return listed[self._turn % len(listed)] if listed else None
+def address(number: int) -> str:
+    """Where a gateway is, as `FarmConfig.address` says it."""
+    return f"http://127.0.0.1:{FIRST_PORT + number}"
 
 
 class ToPeers(httpx.AsyncBaseTransport):
@@ -166,9 +173,8 @@ class ToPeers(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """See `httpx.AsyncBaseTransport`."""
-        number = (request.url.port or 0) - FIRST_PORT
         status, value = await self._front.at_gateway(
-            self._front.gateways[number],
+            str(request.url),
             request.method,
             request.url.path,
             dict(request.headers),

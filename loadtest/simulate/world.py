@@ -63,6 +63,7 @@ class World:
             costs,
             self.stores,
             self.weather,
+            count=setup.gateways,
             cores=setup.service_cores,
             gbit_s=setup.gbit_s,
         )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -11,7 +14,7 @@ from cache.config import ServiceConfig
 from cache.digest import digest
 from cache.embedded import serve_app_in_thread, serve_in_thread
 from cache.errors import ConfigError
-from cache.farms import MOST_DOWN_S, Gateways, order
+from cache.farms import MOST_DOWN_S, QUIET_S, Gateways, order
 from tests.cache.servers import fixed, free_port, head, raw_server, silent
 
 URLS = [f"http://10.0.0.{n}:8701" for n in range(1, 5)]
@@ -59,6 +62,66 @@ def test_what_the_last_gateway_says_is_passed_back():
         with serve_in_thread(config) as running:
             reply = httpx.get(f"{running.url}/v1/compile/{GRAPHS[0]}")
             assert (reply.status_code, reply.text) == (503, "later")
+
+
+def test_a_long_poll_ends_with_its_gateway(monkeypatch):
+    """One that says nothing, as a machine that has gone, is found out though a poll may be long."""
+    monkeypatch.setattr("cache.routes_farm.QUIET_S", 0.1)
+    monkeypatch.setattr("cache.farms.QUIET_S", 0.1)
+    monkeypatch.setattr("cache.routes_farm.ALIVE_SECONDS", 0.5)
+    with serve_app_in_thread(_echo("good")) as good, raw_server(silent) as bad:
+        graph = next(name for name in GRAPHS if order([bad, good.url], name)[0] == bad)
+        config = ServiceConfig(port=0, farm_url=f"{bad},{good.url}")
+        with serve_in_thread(config) as running:
+            started = time.monotonic()
+            reply = httpx.get(f"{running.url}/v1/compile/{graph}?wait=60", timeout=90.0)
+            assert reply.text.startswith("good GET")
+            assert time.monotonic() - started < 45.0, "long before the poll is over"
+
+
+def test_a_gateway_that_is_well_is_waited_for(monkeypatch):
+    monkeypatch.setattr("cache.routes_farm.QUIET_S", 0.1)
+    monkeypatch.setattr("cache.farms.QUIET_S", 0.1)
+    asked = []
+
+    async def slow(scope, receive, send):
+        if scope["type"] == "http":
+            asked.append(scope["path"])
+            if scope["path"] != "/healthz":
+                await asyncio.sleep(1.0)
+        await _echo("slow")(scope, receive, send)
+
+    with serve_app_in_thread(slow) as one, raw_server(silent) as two:
+        graph = next(name for name in GRAPHS if order([one.url, two], name)[0] == one.url)
+        config = ServiceConfig(port=0, farm_url=f"{one.url},{two}")
+        with serve_in_thread(config) as running, ThreadPoolExecutor(16) as threads:
+            url = f"{running.url}/v1/compile/{graph}?wait=30"
+            replies = [threads.submit(httpx.get, url, timeout=90.0) for _ in range(16)]
+            assert all(reply.result().text.startswith("slow GET") for reply in replies)
+    assert "/healthz" in asked
+
+
+def test_however_many_want_to_know_a_gateway_is_asked_once():
+    async def play():
+        now, asks = 0.0, 0
+        gateways = Gateways(URLS, clock=lambda: now)
+
+        async def all_think(answer):
+            async def ask():
+                nonlocal asks
+                asks += 1
+                await asyncio.sleep(0)
+                return answer
+
+            return set(await asyncio.gather(*(gateways.lives(URLS[0], ask) for _ in range(50))))
+
+        assert (await all_think(True), asks) == ({True}, 1)
+        now += QUIET_S
+        assert (await all_think(False), asks) == ({False}, 2)
+        gateways.answered(URLS[0])
+        assert (await all_think(False), asks) == ({True}, 2), "it has just answered somebody"
+
+    asyncio.run(play())
 
 
 def test_all_silent_are_asked_all_the_same():

@@ -73,10 +73,12 @@ def keys_of(store):
     return {item.name for item in store.list_entries()}
 
 
-def test_records_that_nobody_changes_go(store):
-    old, young, index = f"lease/{1:064x}", f"lease/{2:064x}", f"index/{1:064x}"
+def test_leases_that_nobody_changes_go_and_other_records_stay(store):
+    old, young = f"lease/{1:064x}", f"lease/{2:064x}"
+    index, drain = f"index/{1:064x}", f"drain/{0:064x}"
     store.swap_record(index, None, b"what is still to be done")
     store.swap_record(old, None, b"old")
+    store.swap_record(drain, None, b"on")
     plan = collect(store, Policy(), gc.RECORD_S + 10)
     assert [item.name for item in plan.records] == [old]
     assert "with 1 idle records" in list(plan.lines())[-1]
@@ -85,7 +87,7 @@ def test_records_that_nobody_changes_go(store):
     assert collect(store, Policy()).records == ()
     assert store.get_record(old) is None
     assert store.get_record(young) == b"young"
-    assert {item.name for item in store.list_records()} == {young, index}
+    assert {item.name for item in store.list_records()} == {drain, index, young}
 
 
 def test_listings_name_everything_once(store):

@@ -1,5 +1,7 @@
 """Single flight, memory of ended jobs, cancel and abandon: the book of jobs under a given clock."""
 
+import sys
+
 import pytest
 
 from farm.book import Admission, JobBook
@@ -124,6 +126,61 @@ def test_ended_jobs_are_bounded() -> None:
     )
     book.forget(61.0)
     assert book.get(JobId("", farm_job("t.n199").fingerprint)) is None
+
+
+def test_what_is_remembered_costs_a_submit_nothing() -> None:
+    def calls(remembered: int) -> int:
+        book = _book(queued=remembered)
+        for number in range(remembered):
+            job, _ = book.submit(farm_job(f"t.n{number}"), 0.0)
+            book.fail(job, ErrorKind.COMPILE_ERROR, "no", 0.0)
+        request, made = farm_job("t.new"), 0
+
+        def count(_frame: object, event: str, _what: object) -> None:
+            nonlocal made
+            made += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            book.submit(request, 1.0)
+        finally:
+            sys.setprofile(None)
+        assert len(book.ended()) == remembered
+        return made
+
+    assert calls(400) == calls(4)
+
+
+def test_each_is_remembered_for_its_own_time() -> None:
+    book = _book()
+    for name, kind in (("t.a", ErrorKind.COMPILE_ERROR), ("t.b", ErrorKind.WORKER_LOST)):
+        job, _ = book.submit(farm_job(name), 0.0)
+        book.fail(job, kind, "no", 0.0)
+    book.forget(16.0)
+    assert [job.fingerprint for job in book.ended()] == [farm_job("t.a").fingerprint]
+    again, admission = book.submit(farm_job("t.b"), 16.0)
+    assert admission is Admission.QUEUED
+    book.fail(again, ErrorKind.WORKER_LOST, "no", 20.0)
+    book.forget(34.0)
+    assert len(book.ended()) == 2, "remembered from its last end on"
+    book.forget(36.0)
+    assert len(book.ended()) == 1
+    book.forget(601.0)
+    assert book.ended() == []
+
+
+def test_a_graph_is_joined_by_its_name() -> None:
+    book = _book(queued=1)
+    job, _ = book.submit(farm_job("t.a", priority=Priority.PREWARM), 0.0)
+    assert book.join(JobId("", farm_job("t.b").fingerprint), "v", Priority.WAITING, 0.0) is None
+    joined = book.join(job.id, "v", Priority.WAITING, 0.0)
+    assert joined is not None
+    assert joined[1] is Admission.MERGED
+    assert joined[0].request.priority is Priority.WAITING, "who waits lifts a prewarm"
+    assert (joined[0].merged, book.waiters(job.id)) == (1, 2)
+    assert not book.leave(job.id, "w", 0.0)
+    assert book.leave(job.id, "v", 0.0), "one who has joined counts as one who has sent it"
+    assert book.join(job.id, "v", Priority.WAITING, 0.0) is None, "what was cancelled starts anew"
 
 
 def _run(book: JobBook, tenant: str, *names: str, now: float = 0.0) -> None:

@@ -55,14 +55,7 @@ def test_faults_cost_one_attempt_each(pool: Pool) -> None:
     assert [future.result(timeout=90) for future in good] == [b"-%d" % n for n in range(8)]
 
 
-@pytest.mark.ray
-@pytest.mark.xdist_group("ray")
-def test_a_cancelled_task_frees_its_worker_and_leaves_nothing(
-    ray_cluster: object, tmp_path: Path
-) -> None:
-    from farm.ray_pool import RayPool
-
-    pool = RayPool(ISOLATED, workers=2)
+def test_a_cancelled_task_frees_its_worker_and_leaves_nothing(pool: Pool, tmp_path: Path) -> None:
     marks = [tmp_path / f"pid{number}" for number in range(2)]
     hung = [pool.submit(Task("hang told", str(mark).encode())) for mark in marks]
     _until(lambda: all(mark.exists() and mark.read_text() for mark in marks))
@@ -75,7 +68,6 @@ def test_a_cancelled_task_frees_its_worker_and_leaves_nothing(
     together = [pool.submit(Task("echo", b"ab")) for _ in range(2)]
     assert [future.result(timeout=90) for future in together] == [b"ba"] * 2
     _until(lambda: not any(_alive(int(mark.read_text())) for mark in marks))
-    pool.close()
 
 
 @pytest.mark.ray
@@ -87,6 +79,7 @@ def test_ray_is_told_how_large_the_cluster_should_be(ray_cluster: object) -> Non
     from ray.autoscaler._private.constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL
     from ray.experimental.internal_kv import _internal_kv_get
 
+    from farm.ray_demand import STALE_S, RayDemand
     from farm.ray_pool import RayPool
 
     def told() -> list[dict[str, float]]:
@@ -98,9 +91,26 @@ def test_ray_is_told_how_large_the_cluster_should_be(ray_cluster: object) -> Non
     _until(lambda: told() == [{"CPU": 1}] * 3 + [{"GPU": 1, GPU: 1}])
     pool.want(GPU, 0)
     _until(lambda: told() == [{"CPU": 1}] * 3)
+    # Another gateway's: Ray keeps one demand, which has to be that of both.
+    other = RayDemand()
+    other.want(CPU, 2)
+    other.tell()
+    assert told() == [{"CPU": 1}] * 5
     pool.want(CPU, 0)
-    _until(lambda: told() == [])
+    _until(lambda: told() == [{"CPU": 1}] * 2)
+    pool.want(CPU, 1)
+    _until(lambda: told() == [{"CPU": 1}] * 3)
     pool.close()
+    assert told() == [{"CPU": 1}] * 2, "who goes takes its part along"
+    # Who is gone without a word is forgotten, by those who look for long enough.
+    now = 0.0
+    third = RayDemand(clock=lambda: now)
+    third.tell()
+    assert told() == [{"CPU": 1}] * 2
+    now = STALE_S + 1.0
+    third.tell()
+    assert told() == []
+    third.withdraw()
 
 
 def _until(condition: Callable[[], bool]) -> None:

@@ -14,10 +14,12 @@ from fusec.options import Options
 from fusec.remote.jobs import MAX_RECIPE, FrontRecord, parts_of
 from fusec.remote.protocol import (
     MAX_GRAPH,
+    MAX_JOIN,
     FarmJob,
     JobError,
     JobState,
     JobStatus,
+    Join,
     Priority,
     Refusal,
     decode_submit,
@@ -62,6 +64,15 @@ def test_a_status_survives_the_wire() -> None:
             JobStatus.from_wire({**STATUS.to_wire(), "left_s": wrong})
     long = replace(STATUS, error=JobError("k" * 999, "m" * 99_999))
     assert len(pack(long.to_wire())) < 8192
+
+
+def test_a_join_survives_the_wire() -> None:
+    join = Join("a-waiter", Priority.PREWARM)
+    assert Join.from_wire(unpack(pack(join.to_wire()), max_bytes=MAX_JOIN)) == join
+    assert len(pack(Join("w" * 64).to_wire())) < MAX_JOIN
+    for wrong in ({"v": 1}, {"waiter": "a b"}, {"waiter": 1}, {"priority": 3}, {"more": 1}):
+        with pytest.raises(WireError):
+            Join.from_wire({**join.to_wire(), **wrong})
 
 
 def test_limits_come_before_the_work() -> None:
