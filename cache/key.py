@@ -20,7 +20,7 @@ INDEX = "index"
 """The kind of the records that list what is still to be done, which nothing else of a store can be
 asked for. They stay, however long nobody changes them."""
 DRAIN = "drain"
-"""The kind of the one record that says whether the farm begins anything (`farm.drain`). It stays."""
+"""The kind of the one record that says whether the farm begins anything (`farm.drain`)."""
 RECORDS = (LEASE, INDEX, DRAIN)
 _RECORD = re.compile(f"({'|'.join(RECORDS)})/([0-9a-f]{{64}})")
 _KEY = re.compile(f"({'|'.join([*sorted(KINDS), REVOKED, DOOMED])})/([0-9a-f]{{64}})")
