@@ -77,7 +77,7 @@ def _played(name: str, size: Size, costs: Costs, seed: int) -> World:
 def _size(arguments: argparse.Namespace) -> Size:
     given = {
         name: getattr(arguments, name)
-        for name in ("ranks", "workers", "kernels", "graphs", "jobs", "kind", "gateways")
+        for name in ("ranks", "workers", "kernels", "graphs", "jobs", "kind", "gateways", "gpus")
     }
     return replace(Size(), **{name: value for name, value in given.items() if value is not None})
 
@@ -98,6 +98,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=_count, help=f"of the large tenant; default: {usual.jobs}")
     parser.add_argument("--kind", choices=("triton", "c"), help="kernels; default: triton")
     parser.add_argument("--gateways", type=_count, help=f"default: {usual.gateways}")
+    parser.add_argument("--gpus", type=_count, help=f"of `tuned`; default: {usual.gpus}")
     parser.add_argument("--seed", type=int, default=1, help="default: %(default)s")
     parser.add_argument(
         "--costs",

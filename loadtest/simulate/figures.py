@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from farm.devices import CPU
-from loadtest.simulate.tally import Tally, quantile
+from loadtest.simulate.tally import Tally, area, quantile
 from loadtest.simulate.world import World
 
 
@@ -24,12 +24,28 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True)
+class Tuning:
+    """Graphs tuned behind their clients. ``leased_s``: of all GPUs together, in ``leases``;
+    ``span_s``: from the first lease to the end of the last; ``use``: of what they could have been
+    leased in that time. ``first_s``, ``last_s``: from the first submit until a graph was tuned."""
+
+    gpus: int
+    graphs: int
+    leases: int
+    leased_s: float
+    span_s: float
+    use: float
+    first_s: float
+    last_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
     """One run.
 
     efficiency: work that had to be done (every plan and distinct kernel once) over what the workers
     could have done from the first submit to the end of the last task. build_efficiency: the same
-    for kernels alone, from the end of the first plan.
+    for kernels alone, from the end of the first plan. tuning: None where nothing is tuned.
     """
 
     ranks: int
@@ -47,11 +63,11 @@ class Figures:
     plans_per_graph: float
     retries: int
     tasks_lost: int
-    gpu_busy: float
     gateway_busy: float
     service_busy: float
     sources: dict[str, int]
     tenants: dict[str, Tenant]
+    tuning: Tuning | None
 
 
 def figures(world: World) -> Figures:
@@ -63,8 +79,6 @@ def figures(world: World) -> Figures:
     planned = min(tally.plan_ends, default=begin)
     workers = world.setup.nodes.cpu
     built = sum(tally.built.values())
-    gpus = sum(world.setup.nodes.gpus.values())
-    gpu_s = sum(tally.busy_s(needs) for needs in tally.busy if needs != CPU)
     last = max((series[-1][0] for series in tally.ready.values()), default=0.0)
     span = max(end - begin, 1e-9)
     kernel_s = sum(world.catalogue.kernels[source].cpu_s for source in tally.built)
@@ -84,11 +98,30 @@ def figures(world: World) -> Figures:
         plans_per_graph=sum(tally.planned.values()) / max(1, len(tally.planned)),
         retries=int(world.counted("fusec_farm_retries_total")),
         tasks_lost=tally.lost,
-        gpu_busy=gpu_s / (gpus * span) if gpus else 0.0,
         gateway_busy=max(g.host.core.busy_s for g in world.front.gateways) / max(last, 1e-9),
         service_busy=world.front.cores.busy_s / (world.setup.service_cores * max(last, 1e-9)),
         sources=dict(sorted(tally.outcomes.items())),
         tenants={name: _tenant(tally, name) for name in sorted(tally.ready)},
+        tuning=_tuning(world) if tally.tuned else None,
+    )
+
+
+def _tuning(world: World) -> Tuning:
+    tally = world.tally
+    gpus = sum(world.setup.nodes.gpus.values())
+    series = [steps for needs, steps in tally.busy.items() if needs != CPU]
+    span = max(steps[-1][0] for steps in series) - min(steps[0][0] for steps in series)
+    leased = sum(map(area, series))
+    begin = tally.first_asked
+    return Tuning(
+        gpus=gpus,
+        graphs=len(tally.tuned),
+        leases=tally.gpu_leases,
+        leased_s=leased,
+        span_s=span,
+        use=leased / (gpus * span),
+        first_s=min(tally.tuned) - begin,
+        last_s=max(tally.tuned) - begin,
     )
 
 

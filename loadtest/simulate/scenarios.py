@@ -17,6 +17,7 @@ from loadtest.simulate.workload import Model
 from loadtest.simulate.world import Setup, World, opened
 
 ARRIVE_S: Final = 20.0  # within which the ranks of a job come to their first compile
+LATE_S: Final = 60.0  # when a second job comes, where there is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Size:
     jobs: int = 10_000
     kind: str = "triton"
     gateways: int = 1
+    gpus: int = 1
 
 
 Story = Callable[[World, Size], Awaitable[None]]
@@ -146,6 +148,23 @@ async def _kill_owner(world: World) -> None:
     world.kill(work.index(max(work)))
 
 
+async def _tuned(world: World, size: Size) -> None:
+    """A model's graphs are tuned behind its ranks; another one comes while the GPUs have work."""
+    graphs = max(4, size.graphs)
+    first = world.catalogue.model("first", size.kernels, graphs=graphs)
+    late = world.catalogue.model("late", size.kernels, graphs=graphs)
+    ranks = max(1, size.ranks // 2)
+    starts = [*_job(world, "first", first, ranks), *_job(world, "late", late, ranks, at=LATE_S)]
+    await world.ranks(starts)
+    while world.counted("fusec_farm_tuned_total") < len(first.graphs) + len(late.graphs):
+        await asyncio.sleep(5.0)
+
+
+def _gpus(size: Size) -> Setup:
+    nodes = Nodes(size.workers, gpus={"gpu:sm_90:simulated": size.gpus})
+    return replace(_usual(size), nodes=nodes, tune=True)
+
+
 def _long_queue(size: Size) -> Setup:
     return replace(_usual(size), config=FarmConfig(queue_limit=20_000, tenant_queued=20_000))
 
@@ -168,4 +187,5 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "gateway-dies": Scenario(
         "one of two gateways dies while it compiles", _two_gateways, _gateway_dies
     ),
+    "tuned": Scenario("graphs are tuned on GPUs behind their clients", _gpus, _tuned),
 }

@@ -13,6 +13,7 @@ from fusec.artifact.quality import Tier, with_quality
 from fusec.errors import CompileError, WireError
 from fusec.options import Options, Target
 from loadtest.simulate.host import Host
+from loadtest.simulate.quality import SimulatedQuality
 from loadtest.simulate.tally import Tally
 from loadtest.simulate.virtual import Gone, VirtualLoop
 from loadtest.simulate.workload import Catalogue, SimGraph, identity
@@ -23,15 +24,25 @@ class WorkerDied(Exception):
 
 
 class SimulatedStages:
-    """The compiler as the workers have it; with a host also as its gateway has it."""
+    """The compiler as the workers have it; with a host also as its gateway has it.
+
+    variants: whether kernels have any, so that a GPU is to choose.
+    """
 
     def __init__(
-        self, loop: VirtualLoop, catalogue: Catalogue, tally: Tally, host: Host | None = None
+        self,
+        loop: VirtualLoop,
+        catalogue: Catalogue,
+        tally: Tally,
+        host: Host | None = None,
+        *,
+        variants: bool = False,
     ) -> None:
         self._loop = loop
         self._catalogue = catalogue
         self._tally = tally
         self._host = host
+        self._variants = variants
         self._entries: dict[bytes, tuple[tuple[str, str], ...]] = {}
 
     def plan(self, graph: bytes, target: Target, options: Options) -> Planned:
@@ -55,8 +66,8 @@ class SimulatedStages:
 
     @property
     def quality(self) -> Quality:
-        """See `Stages`. A simulated farm neither verifies nor tunes: see `World._gateway`."""
-        raise AssertionError("a simulated farm has no costs of verifying and tuning")
+        """See `Stages`."""
+        return SimulatedQuality(self._loop, self._catalogue)
 
     def assemble(
         self, plan: bytes, binaries: Mapping[str, bytes], device: str = "", tuned: int = 0
@@ -68,7 +79,10 @@ class SimulatedStages:
         self._loop.charge(self._host.core.reserve(self._graph(plan).assemble_s))
         blobs = {"program": pack([plan, sorted(binaries)])}
         manifest = Manifest.of("graph", blobs, pack({}))
-        return with_quality(manifest, ArtifactQuality(Tier.SINGLE)), blobs
+        if device:
+            self._tally.tuned.append(self._loop.time())
+        tier = Tier.TUNED if device else Tier.UNTUNED if self._variants else Tier.SINGLE
+        return with_quality(manifest, ArtifactQuality(tier, device, tuned)), blobs
 
     def fingerprint(
         self, graph: bytes, target: Target, options: Options

@@ -9,16 +9,21 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.costs.model import Costs
-from loadtest.simulate.figures import Figures
+from loadtest.simulate.figures import Figures, Tuning
 
 _RUN = (
     *("scenario", "ranks", "workers", "first rank", "last rank", "farm", "efficiency", "build"),
-    *("kernels", "compiles a kernel", "plans a graph", "retries", "tasks lost", "GPUs leased"),
+    *("kernels", "compiles a kernel", "plans a graph", "retries", "tasks lost"),
 )
 _LOAD = ("scenario", "gateway", "service", "where ranks got their graphs")
 _TENANT = (
     *("scenario", "tenant", "ranks", "graphs", "ready p50", "ready last"),
     *("queue p50", "queue p99"),
+)
+
+_TUNING = (
+    *("scenario", "GPUs", "graphs tuned", "first", "last", "leases", "leased", "first to last"),
+    "lease use",
 )
 
 
@@ -33,6 +38,9 @@ def show(out: Console, found: Mapping[str, Figures], costs: Costs) -> None:
         _TENANT,
         [row for name, each in found.items() for row in _tenants(name, each)],
     )
+    tuned = [_tuned(name, each.tuning) for name, each in found.items() if each.tuning is not None]
+    if tuned:
+        _print(out, "tuning", _TUNING, tuned)
 
 
 def _run(name: str, run: Figures) -> list[str]:
@@ -50,7 +58,6 @@ def _run(name: str, run: Figures) -> list[str]:
         f"{run.plans_per_graph:.3f}",
         str(run.retries),
         str(run.tasks_lost),
-        f"{run.gpu_busy:.2f}",
     ]
 
 
@@ -72,6 +79,20 @@ def _tenants(name: str, run: Figures) -> list[list[str]]:
             _seconds(each.queue_p99_s),
         ]
         for tenant, each in run.tenants.items()
+    ]
+
+
+def _tuned(name: str, tuning: Tuning) -> list[str]:
+    return [
+        name,
+        str(tuning.gpus),
+        str(tuning.graphs),
+        _seconds(tuning.first_s),
+        _seconds(tuning.last_s),
+        str(tuning.leases),
+        _seconds(tuning.leased_s),
+        _seconds(tuning.span_s),
+        f"{tuning.use:.2f}",
     ]
 
 

@@ -30,6 +30,8 @@ class Tally:
     work_s: float = 0.0  # of plans and kernels, each done for the first time
     lost: int = 0  # tasks whose worker died under them
     plan_ends: list[float] = field(default_factory=list)
+    tuned: list[float] = field(default_factory=list)  # when a tuned artifact was put together
+    gpu_leases: int = 0
     _asked: dict[bytes, tuple[str, float]] = field(default_factory=dict)
 
     def asks(self, tenant: str, graph: SimGraph) -> None:
@@ -55,6 +57,7 @@ class Tally:
 
     def started(self, task: Task) -> None:
         """A worker has work."""
+        self.gpu_leases += task.needs != CPU
         self._step(self.busy, task.needs, 1)
 
     def ended(self, task: Task) -> None:

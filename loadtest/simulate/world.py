@@ -31,13 +31,15 @@ from loadtest.simulate.workload import Catalogue
 @dataclass(frozen=True, slots=True)
 class Setup:
     """``service_cores``: of all replicas of the cache service together. ``gbit_s``: what their
-    network lines carry together. ``config``: of the gateways."""
+    network lines carry together. ``config``: of the gateways. ``tune``: whether kernels have
+    variants, and the farm has GPUs time them."""
 
     nodes: Nodes
     gateways: int = 1
     service_cores: int = 16
     gbit_s: float = 100.0
     config: FarmConfig = field(default_factory=FarmConfig)
+    tune: bool = False
 
 
 class World:
@@ -108,11 +110,14 @@ class World:
             kept = self.stores.of(namespace)
             return SimulatedStore(self.loop, kept, host, self.costs.store, self.weather, self.rng)
 
+        setup = self.setup
         app = open_app(
-            replace(self.setup.config, port=FIRST_PORT + number, verify_s=0.0, tune=False),
+            replace(setup.config, port=FIRST_PORT + number, verify_s=0.0, tune=setup.tune),
             SimulatedPool(self.loop, self.cluster, host, self.costs.tasks),
             open_store(""),
-            stages=SimulatedStages(self.loop, self.catalogue, self.tally, host),
+            stages=SimulatedStages(
+                self.loop, self.catalogue, self.tally, host, variants=setup.tune
+            ),
             registry=registry,
             open_namespace=open_store,
             clock=self.loop.time,

@@ -4,6 +4,7 @@ import json
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,20 @@ def test_a_tenant_is_not_held_up_by_anothers_jobs():
 def test_workers_are_busy_while_kernels_are_built():
     run = _play("cold", Size(ranks=4, workers=8, kernels=300))
     assert run.build_efficiency >= 0.85
+
+
+def test_two_gpus_tune_in_half_the_time_and_ranks_do_not_wait_for_it():
+    size = Size(ranks=8, workers=32, kernels=128)
+    one, two = (_play("tuned", replace(size, gpus=gpus)) for gpus in (1, 2))
+    assert one.tuning is not None
+    assert two.tuning is not None
+    assert one.tuning.graphs == two.tuning.graphs == 8, "four of each model"
+    assert one.tuning.leases == two.tuning.leases
+    assert one.tuning.use > 0.95
+    assert two.tuning.use > 0.8
+    assert two.tuning.span_s < 0.6 * one.tuning.span_s
+    for name, tenant in one.tenants.items():
+        assert two.tenants[name].ready_last_s == pytest.approx(tenant.ready_last_s, rel=0.02)
 
 
 def test_workers_and_nodes_die_and_every_rank_ends():
