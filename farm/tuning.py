@@ -225,7 +225,9 @@ class Tuning:
             if more:
                 turn.rounds += 1
                 self._wait(turn)
-            elif not turn.again:
+                return
+            self._failures.pop(turn.name, None)
+            if not turn.again:
                 await self._index(turn.tenant).remove(turn.fingerprint)
         except (TaskFailed, CacheError, FusecError, CannotTune) as error:
             await self._failed(turn, error)
