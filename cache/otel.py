@@ -16,7 +16,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import Span, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from cache.errors import ConfigError
@@ -56,7 +56,7 @@ class OpenTelemetry:
         if not _is_followed(around):
             yield
             return
-        with self._tracer.start_as_current_span(name, around, attributes=attributes):
+        with self._open(self._tracer.start_span(name, around, attributes=attributes)):
             yield
 
     @contextmanager
@@ -66,7 +66,7 @@ class OpenTelemetry:
         if not _is_followed(caller):
             yield
             return
-        with self._tracer.start_as_current_span(name, caller, kind=SpanKind.SERVER):
+        with self._open(self._tracer.start_span(name, caller, kind=SpanKind.SERVER)):
             yield
 
     @contextmanager
@@ -94,6 +94,10 @@ class OpenTelemetry:
         finally:
             span.end(end_ns)
 
+    def failed(self, reason: str) -> None:
+        """See `Tracing`."""
+        trace.get_current_span().set_status(StatusCode.ERROR, reason)
+
     def traceparent(self) -> str:
         """See `Tracing`."""
         carrier: dict[str, str] = {}
@@ -103,6 +107,16 @@ class OpenTelemetry:
     def close(self) -> None:
         """See `Tracing`."""
         self._provider.shutdown()
+
+    @contextmanager
+    def _open(self, span: Span) -> Iterator[None]:
+        with trace.use_span(span, True, record_exception=False, set_status_on_exception=False):
+            try:
+                yield
+            except BaseException as error:
+                if isinstance(span, ReadableSpan) and span.status.is_unset:
+                    span.set_status(StatusCode.ERROR, type(error).__name__)
+                raise
 
     def _around(self) -> Context:
         """The open span's context, else that of the process's parent."""

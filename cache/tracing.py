@@ -25,7 +25,11 @@ class Tracing(Protocol):
     """Makes spans. None of its methods raises for a fault of the exporter."""
 
     def span(self, name: str, **attributes: Attribute) -> AbstractContextManager[object]:
-        """A span around a block, below the one that is open around it or the root; none without."""
+        """A span around a block, below the one that is open around it or the root; none without.
+
+        One that an exception ends has failed. The exception's text may hold what users sent, so
+        its type alone is told.
+        """
         ...
 
     def serving(self, name: str, traceparent: str) -> AbstractContextManager[object]:
@@ -41,6 +45,10 @@ class Tracing(Protocol):
     ) -> AbstractContextManager[object]:
         """A span of what is over already, below the open one; times are of the epoch. Spans of
         the block belong below it."""
+        ...
+
+    def failed(self, reason: str) -> None:
+        """What the open span is about has failed; a word or two, nothing of what users sent."""
         ...
 
     def traceparent(self) -> str:
@@ -68,6 +76,9 @@ class _Off:
         self, name: str, start_ns: int, end_ns: int, **attributes: Attribute
     ) -> AbstractContextManager[object]:
         return nullcontext()
+
+    def failed(self, reason: str) -> None:
+        return None
 
     def traceparent(self) -> str:
         return ""

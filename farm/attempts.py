@@ -34,10 +34,13 @@ class Attempts:
         urgency: of the work that the task is a part of, by default the task's own for ever.
         """
         urgency = urgency or Urgency(task.priority)
+        with self.tracing.attempt(task) as followed:
+            return self.tracing.opened(followed, await self._result(followed, urgency))
+
+    async def _result(self, task: Task, urgency: Urgency) -> bytes:
         future = urgency.submit(self.pool, task)
         try:
-            result = await asyncio.wait_for(asyncio.wrap_future(future), self.timeout_s)
-            return self.tracing.opened(task, result)
+            return await asyncio.wait_for(asyncio.wrap_future(future), self.timeout_s)
         except TimeoutError:
             raise TaskFailed(
                 ErrorKind.TIMEOUT, f"no result within {self.timeout_s:g} s: {task.label}"

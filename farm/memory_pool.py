@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from farm.devices import CPU
 from farm.pool import Pool, Runner, Task, TaskFailed, as_failure, pool_closed, settle
 from farm.retry import ErrorKind
+from farm.stamp import stamped
 from fusec.remote.protocol import Priority
 
 
@@ -100,10 +101,10 @@ class MemoryPool:
     def _work(self, task: Task) -> bytes:
         free = self._gpus.get(task.needs)
         if free is None:
-            return self._run(task)
+            return stamped(self._run, task)
         gpu = free.get()  # there is one: the class has as many threads as GPUs
         try:
-            return self._run(replace(task, gpu=gpu))
+            return stamped(self._run, replace(task, gpu=gpu))
         finally:
             free.put(gpu)
 

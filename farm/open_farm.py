@@ -35,7 +35,7 @@ from farm.peers import Peers, new_member
 from farm.pool import Pool, Runner
 from farm.shelf import Shelf
 from farm.spaces import Space, Spaces
-from farm.tracing import FarmTracing, stamped
+from farm.tracing import FarmTracing
 from farm.tuning import Tuning
 from farm.verifier import Verifier
 from farm.workers import FusecStages, Stages, warm_task
@@ -54,7 +54,6 @@ def open_pool(config: FarmConfig, runner: Runner | None = None) -> Pool:
     """
     if runner is None:
         runner = Isolated(config.work_mb << 20, wall_s=config.work_s, cpu_s=config.work_s)
-    runner = stamped(config.tracing, runner)
     if config.pool == "memory":
         return MemoryPool(runner, config.worker_count(), gpus=detected())
     try:

@@ -27,7 +27,8 @@ class Task:
     has the whole GPU for the time of the task. ``avoid``: nodes on which it has failed; another is
     taken if there is one. The pool sets, where the task runs: ``gpu``, which one of those that the
     worker sees, ``node``, the worker's, and ``stop``, which it sets once nobody wants the result.
-    ``share`` and ``priority`` say when its turn comes (`farm.fair_pool`).
+    ``share`` and ``priority`` say when its turn comes (`farm.fair_pool`). ``traceparent``: the span
+    that follows it, empty where nobody does; its result then comes back behind a `farm.stamp`.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class Task:
     avoid: frozenset[str] = frozenset()
     node: str = ""
     stop: threading.Event | None = field(default=None, compare=False)
+    traceparent: str = ""
 
 
 class TaskFailed(Exception):

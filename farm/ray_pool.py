@@ -21,6 +21,7 @@ from farm.devices import CPU, detected, is_gpu_class, ray_resources
 from farm.pool import Pool, Runner, Task, TaskFailed, as_failure, pool_closed, settle
 from farm.ray_demand import RayDemand, ray_needs
 from farm.retry import ErrorKind
+from farm.stamp import stamped
 from fusec.remote.protocol import Priority
 
 log = logging.getLogger("fusec.farm")
@@ -222,7 +223,7 @@ def _execute(run: Runner, task: Task) -> bytes:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     node = ray.get_runtime_context().get_node_id()
     try:
-        return run(replace(task, node=node))
+        return stamped(run, replace(task, node=node))
     except TaskFailed as error:
         error.node = node
         raise

@@ -1,47 +1,22 @@
 """What the farm adds to a trace: a job below the submit that began it, its stages, and its tasks.
 
-A worker has neither network nor credentials, so it exports nothing: it sends back when it was at
-work, and the gateway makes spans of that, under the name of the worker.
+The span of an attempt goes with the task to its worker, which says when it was at work
+(`farm.stamp`); the gateway makes a span of that, under the name of the worker.
 """
 
 from __future__ import annotations
 
-import os
-import socket
-import struct
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import replace
 
 from cache.open_tracing import open_tracing
-from cache.tracing import OFF, Tracing
+from cache.tracing import Tracing
 from farm.job import JobId
-from farm.pool import Runner, Task, TaskFailed
-from farm.retry import ErrorKind
+from farm.pool import Task, TaskFailed
+from farm.stamp import split
 from fusec.trace import Lap
-
-_STAMP: Final = struct.Struct("!QQI64s")
-"""Before a result: start and end in nanoseconds of the epoch, process, host."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stamped:
-    """A runner whose results say when, and where, they were made; `FarmTracing.opened` reads it."""
-
-    run: Runner
-
-    def __call__(self, task: Task) -> bytes:
-        started = time.time_ns()
-        result = self.run(task)
-        host = socket.gethostname().encode()[:64]
-        return _STAMP.pack(started, time.time_ns(), os.getpid(), host) + result
-
-
-def stamped(setting: str, runner: Runner) -> Runner:
-    """What the pool of a farm with this setting runs."""
-    return Stamped(runner) if setting else runner
 
 
 class FarmTracing:
@@ -72,27 +47,32 @@ class FarmTracing:
             with self.gateway.span("job", fingerprint=job.fingerprint):
                 yield
 
+    @contextmanager
+    def attempt(self, task: Task) -> Iterator[Task]:
+        """A try of a task with its wait for a worker; gives the task as it goes to the pool."""
+        with self.gateway.span("attempt", label=task.label):
+            try:
+                yield replace(task, traceparent=self.gateway.traceparent())
+            except TaskFailed as error:
+                self.gateway.failed(error.kind.value)
+                raise
+
     def opened(self, task: Task, result: bytes) -> bytes:
-        """A task's result without its stamp, which becomes a span. Raises TaskFailed."""
-        if self.gateway is OFF:
+        """The result of a try without its stamp, which becomes a span. Raises TaskFailed."""
+        if not task.traceparent:
             return result
-        if len(result) < _STAMP.size:
-            raise TaskFailed(ErrorKind.INTERNAL, f"no stamp on the result of {task.label}")
-        started, ended, process, host = _STAMP.unpack_from(result)
-        worker = f"{host.rstrip(bytes(1)).decode(errors='replace')}:{process}"
-        self._worked(f"task {task.kind}", started, ended, worker=worker, label=task.label)
-        return result[_STAMP.size :]
+        stamp, inner = split(result)
+        worker = f"{stamp.host}:{stamp.process}"
+        with self._workers.past(f"task {task.kind}", stamp.start_ns, stamp.end_ns, worker=worker):
+            return inner
 
     def laps(self, laps: Iterable[Lap]) -> None:
         """The compiler's stages in a worker."""
         for lap in laps:
-            self._worked(lap.stage, lap.start_ns, lap.end_ns)
+            with self._workers.past(lap.stage, lap.start_ns, lap.end_ns):
+                pass
 
     def close(self) -> None:
         """Export what is not exported yet."""
         self.gateway.close()
         self._workers.close()
-
-    def _worked(self, name: str, start_ns: int, end_ns: int, **attributes: str) -> None:
-        with self._workers.past(name, start_ns, end_ns, **attributes):
-            pass

@@ -1,5 +1,7 @@
 """One contract for every pool."""
 
+import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from farm.fair_pool import FairPool
 from farm.memory_pool import MemoryPool
 from farm.pool import Pool, Task, TaskFailed
 from farm.retry import ErrorKind
+from farm.stamp import split
 from tests.farm.pool_tasks import work
 
 RAY = pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.xdist_group("ray")])
@@ -171,3 +174,14 @@ def test_a_dead_worker_is_reported_as_lost(ray_cluster: None) -> None:
     assert _failure(pool, Task("die", b"")).kind is ErrorKind.WORKER_LOST
     assert pool.submit(Task("echo", b"ab")).result(timeout=60) == b"ba"
     pool.close()
+
+
+def test_a_task_that_is_followed_says_when_and_where_it_was_at_work(pool: Pool) -> None:
+    parent = f"00-{1:032x}-{2:016x}-01"
+    before = time.time_ns()
+    stamp, result = split(pool.submit(Task("echo", b"ab", traceparent=parent)).result(timeout=60))
+    assert result == b"ba"
+    assert before <= stamp.start_ns <= stamp.end_ns <= time.time_ns()
+    assert (stamp.process == os.getpid()) == (pool.kind == "memory")
+    assert stamp.host == socket.gethostname()
+    assert _failure(pool, Task("fail", b"way", traceparent=parent)).message == "no way"

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from cache.artifacts import lookup
+from cache.client import CacheClient
+from cache.open_tracing import open_tracing
 from farm.embedded import embedded_farm
 from fusec.pipeline import compile_local
+from fusec.remote.farm import FarmClient
 from fusec.remote.tiers import Source
 from tests.farm.clients import NewClient
 from tests.farm.real_jobs import real_job
-from tests.farm.tiny_stages import TinyStages, graph_job, operators
+from tests.farm.tiny_stages import TinyStages, farm_job, graph_job, operators
+from tests.observability.collector import collector
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
 
@@ -47,3 +53,31 @@ def test_a_worker_that_dies_costs_one_attempt(
         assert ticket.source is Source.FARM
         assert stages.count("build t.flaky") == 2
         assert here.counters() == {"graph_misses": 1, "farm_compiles": 1}
+
+
+def test_a_start_is_followed_into_rays_workers(ray_cluster: None, tmp_path: Path) -> None:
+    stages = TinyStages(str(tmp_path))
+    with (
+        collector() as spans,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", spans.url)
+        with embedded_farm(pool="ray", stages=stages, tracing="otlp") as farm:
+            tracing = open_tracing("otlp", "client", root="start")
+            with CacheClient(farm.url, tracing=tracing) as remote:
+                FarmClient(remote).wait(farm_job("t.a", "t.flaky"), timeout_s=120.0)
+            tracing.close()
+    found = {each.span_id: each for each in spans.spans()}
+    (start,) = (each for each in found.values() if each.name == "start")
+    assert {each.trace_id for each in found.values()} == {start.trace_id}
+    worked = [each for each in found.values() if each.name in ("task plan", "task build")]
+    assert {each.name for each in worked} == {"task plan", "task build"}
+    for each in worked:
+        attempt = found[each.parent_id]
+        assert (attempt.name, attempt.failed) == ("attempt", "")
+        host, process = each.attributes["worker"].rsplit(":", 1)
+        assert host == socket.gethostname()
+        assert int(process) != os.getpid(), "it was a worker of Ray's"
+    # The worker that died has sent nothing back: its attempt says so.
+    failures = [each.failed for each in found.values() if each.name == "attempt" and each.failed]
+    assert failures == ["worker_lost"]

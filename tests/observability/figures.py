@@ -6,9 +6,7 @@ and the waterfall of a cold start from its exported spans. By matplotlib, not by
 
 from __future__ import annotations
 
-import json
 import tempfile
-from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +17,9 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
 from deploy.observability.panels import BOARDS, Board
+from tests.observability.collector import Span
 from tests.observability.live import Live
-from tests.observability.load import Load, real_load
+from tests.observability.load import Load, real_load, trace_of
 from tests.observability.programs import ROOT
 
 FOLDER: Final = ROOT / "docs" / "figures"
@@ -81,35 +80,28 @@ def _draw_board(board: Board, live: Live, load: Load) -> None:
 
 def _draw_trace(load: Load) -> None:
     """The cold start's spans from its `start` on, indented by depth."""
-    spans = [
-        json.loads(line)
-        for path in (load.client_spans[0], load.farm_spans)
-        for line in path.read_text().splitlines()
-    ]
-    below: dict[str, list[dict]] = {}
+    spans = load.collector.spans(trace_of(0))
+    below: dict[str, list[Span]] = {}
     for span in spans:
-        below.setdefault(span["parent_id"], []).append(span)
-    (root,) = [span for span in spans if span["name"] == "start" and span in spans[:2]] or [
-        spans[0]
-    ]
-    rows: list[tuple[int, dict]] = []
+        below.setdefault(span.parent_id, []).append(span)
+    (root,) = (span for span in spans if span.name == "start")
+    rows: list[tuple[int, Span]] = []
 
-    def walk(span: dict, depth: int) -> None:
-        for child in sorted(below.get(span["context"]["span_id"], []), key=_start):
-            if _milliseconds(child) >= SHORTEST_MS:
+    def walk(span: Span, depth: int) -> None:
+        for child in sorted(below.get(span.span_id, []), key=lambda each: each.start_ns):
+            if child.seconds * 1e3 >= SHORTEST_MS:
                 rows.append((depth, child))
                 walk(child, depth + 1)
 
     walk(root, 0)
-    zero = min(_start(span) for _, span in rows)
+    zero = min(span.start_ns for _, span in rows)
     figure, place = plt.subplots(figsize=(12, 0.14 * len(rows) + 1))
     for number, (depth, span) in enumerate(rows):
-        service = span["resource"]["attributes"]["service.name"]
-        begin = (_start(span) - zero) * 1e3
-        place.barh(number, _milliseconds(span), left=begin, height=0.8, color=COLOURS[service])
-        path = span["attributes"].get("path", "")[:30]
-        name = f"{'  ' * depth}{span['name']} {path}".rstrip()
-        place.text(begin, number, f" {name}  {_milliseconds(span):.0f} ms", va="center", fontsize=5)
+        begin, width = (span.start_ns - zero) / 1e6, span.seconds * 1e3
+        place.barh(number, width, left=begin, height=0.8, color=COLOURS[span.service])
+        about = (span.attributes.get("path") or span.attributes.get("label") or "")[:30]
+        name = f"{'  ' * depth}{span.name} {about}".rstrip()
+        place.text(begin, number, f" {name}  {width:.0f} ms", va="center", fontsize=5)
     place.invert_yaxis()
     place.set_yticks([])
     place.set_xlabel("milliseconds since the first graph")
@@ -122,14 +114,6 @@ def _draw_trace(load: Load) -> None:
         fontsize=8,
     )
     _save(figure, "trace")
-
-
-def _start(span: dict) -> float:
-    return datetime.fromisoformat(span["start_time"]).timestamp()
-
-
-def _milliseconds(span: dict) -> float:
-    return (datetime.fromisoformat(span["end_time"]).timestamp() - _start(span)) * 1e3
 
 
 def _save(figure: plt.Figure, name: str) -> None:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -72,7 +72,8 @@ def text_files(folder: Path) -> Iterator[str]:
             self.send_response(200)
             self.send_header("content-type", "text/plain; version=0.0.4")
             self.end_headers()
-            self.wfile.write(body)
+            with suppress(BrokenPipeError):  # Prometheus ends while it scrapes
+                self.wfile.write(body)
 
         def log_message(self, *args: object) -> None:
             pass

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 
 import pytest
 
@@ -13,10 +12,12 @@ from cache.open_tracing import open_tracing
 from cache.tracing import OFF, headers_of
 from farm.job import JobId
 from farm.pool import Task, TaskFailed
-from farm.tracing import FarmTracing, stamped
+from farm.retry import ErrorKind
+from farm.stamp import split, stamped
+from farm.tracing import FarmTracing
 from fusec.demo.farm_process import importable
 from fusec.trace import Lap, Recorder
-from tests.observability.load import PARENT
+from tests.observability.load import SPAN, trace_of, unconnected
 
 
 def spans(path):
@@ -34,44 +35,47 @@ def service(span):
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # the load: processes that import torch
 @pytest.mark.xdist_group("observed")
-def test_a_cold_and_a_warm_start_are_a_connected_trace_each(load):
-    served = spans(load.farm_spans)
-    cold, warm = map(spans, load.client_spans)
+def test_a_start_is_one_connected_trace_at_a_collector(load):
+    """A slow start is followed through client, service, gateway and worker by its trace alone."""
+    assert load.collector.refused == []
+    assert unconnected(load.collector) == []
+    cold, warm = (load.collector.spans(trace_of(number)) for number in range(2))
+    assert len(cold) + len(warm) == len(load.collector.spans()), "nobody else is followed"
+    for spans in (cold, warm):
+        (start,) = (each for each in spans if each.name == "start")
+        assert start.parent_id == SPAN
+        assert [each.name for each in spans if each.failed] == []
+        assert all(each.start_ns <= each.end_ns for each in spans)
 
-    # The two starts say the same parent, so all is one trace, connected up to that parent.
-    everything = [*cold, *warm, *served]
-    assert {each["context"]["trace_id"] for each in everything} == {"0x" + "1" * 32}
-    known = {each["context"]["span_id"] for each in everything} | {"0x" + "2" * 16}
-    assert [each["name"] for each in everything if each["parent_id"] not in known] == []
-    assert Counter(each["name"] for each in everything)["start"] == 2
+    def names(spans, who):
+        return {each.name for each in spans if each.service == who}
 
-    def names_below(roots):
-        """(service, name) of all spans that descend from the client's `start` spans in `roots`."""
-        found, todo = set(), {each["context"]["span_id"] for each in roots}
-        while todo:
-            children = [each for each in everything if each["parent_id"] in todo]
-            found |= {(service(each), each["name"]) for each in children}
-            todo = {each["context"]["span_id"] for each in children}
-        return found
-
-    below_cold = names_below([each for each in cold if each["name"] == "start"])
-    assert {name for who, name in below_cold if who == "fusec-client"} >= {
+    assert names(cold, "fusec-client") >= {
         "graph", "key", "lookup", "trace", "submit", "load", "fetch", "POST", "GET"
     }  # fmt: skip
-    assert {name for who, name in below_cold if who == "fusec-cache"} >= {
+    assert names(cold, "fusec-cache") >= {
         "entry_lookup", "compile_submit", "compile_poll", "read graph"
     }  # fmt: skip
-    assert {name for who, name in below_cold if who == "fusec-farm"} >= {
-        "submit", "poll", "queue", "job", "plan", "lookup", "build", "assemble", "publish"
+    assert names(cold, "fusec-farm") >= {
+        "submit", "poll", "queue", "job", "plan", "attempt", "lookup", "build", "assemble",
+        "publish",
     }  # fmt: skip
-    assert {name for who, name in below_cold if who == "fusec-worker"} >= {
+    assert names(cold, "fusec-worker") >= {
         "task plan", "task build", "lower", "schedule", "codegen"
     }  # fmt: skip
-    below_warm = names_below([each for each in warm if each["name"] == "start"])
-    assert {"graph", "key", "lookup", "load"} <= {
-        name for who, name in below_warm if who == "fusec-client"
-    }
-    assert {who for who, _ in below_warm} == {"fusec-client", "fusec-cache"}
+    # From a kernel's build in a worker up to the start that wanted it.
+    by_id = {each.span_id: each for each in cold}
+    (build, *_) = (each for each in cold if each.name == "task build")
+    way = [build]
+    while way[-1].parent_id in by_id:
+        way.append(by_id[way[-1].parent_id])
+    services = list(dict.fromkeys(each.service for each in way))
+    assert services == ["fusec-worker", "fusec-farm", "fusec-cache", "fusec-client"]
+    assert way[-1].name == "start"
+    assert build.attributes["worker"]
+
+    assert names(warm, "fusec-client") >= {"graph", "key", "lookup", "load"}
+    assert {each.service for each in warm} == {"fusec-client", "fusec-cache"}
 
 
 def test_off_makes_nothing_and_loads_nothing():
@@ -123,23 +127,39 @@ def test_stages_and_spans_are_one_instrumentation(tmp_path):
 
 
 def test_what_a_worker_did_comes_back_with_its_result(tmp_path):
-    setting = f"file:{tmp_path}/x"
-    tracing, job, task = FarmTracing(setting), JobId("", "f" * 64), Task("build", b"in", "kernel")
-    result = stamped(setting, lambda each: each.payload + b"!")(task)
-    with tracing.gateway.serving("submit", PARENT):
+    tracing = FarmTracing(f"file:{tmp_path}/x")
+    job, task = JobId("", "f" * 64), Task("build", b"in", "kernel")
+
+    def attempt():
+        with tracing.attempt(task) as sent:
+            return tracing.opened(sent, stamped(lambda each: each.payload + b"!", sent))
+
+    with tracing.gateway.serving("submit", f"00-{trace_of(0)}-{SPAN}-01"):
         tracing.submitted(job)
     with tracing.job(job):
-        assert tracing.opened(task, result) == b"in!"
+        assert attempt() == b"in!"
+        with pytest.raises(TaskFailed), tracing.attempt(task):
+            raise TaskFailed(ErrorKind.OUT_OF_MEMORY, "what the user wrote")
     with tracing.job(job):  # nobody follows it any more
-        assert tracing.opened(task, result) == b"in!"
-    with pytest.raises(TaskFailed, match="stamp"):
-        tracing.opened(task, b"in!")
+        assert attempt() == b"in!"
     tracing.close()
     made = spans(tmp_path / "x")
-    assert [(service(each), each["name"]) for each in made] == [
-        ("fusec-farm", "submit"),
-        ("fusec-farm", "queue"),
+    assert sorted((service(each), each["name"]) for each in made) == [
+        ("fusec-farm", "attempt"),
+        ("fusec-farm", "attempt"),
         ("fusec-farm", "job"),
+        ("fusec-farm", "queue"),
+        ("fusec-farm", "submit"),
         ("fusec-worker", "task build"),
     ]
-    assert FarmTracing().opened(task, b"in!") == b"in!"
+    well, ill = (each for each in made if each["name"] == "attempt")
+    (worked,) = (each for each in made if each["name"] == "task build")
+    assert worked["parent_id"] == well["context"]["span_id"]
+    assert (well["status"]["status_code"], ill["status"]["status_code"]) == ("UNSET", "ERROR")
+    assert ill["status"]["description"] == "out_of_memory"
+    assert "user" not in (tmp_path / "x").read_text(), "what failed is told, not what it held"
+
+
+def test_a_result_without_the_stamp_that_was_asked_for_is_a_failure():
+    with pytest.raises(TaskFailed, match="stamp"):
+        split(b"in!")

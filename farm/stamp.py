@@ -1,0 +1,49 @@
+"""When and where a task was at work, as its worker tells those who follow the task.
+
+A worker has neither network nor credentials, so it exports no spans: the result of a task that is
+followed (`Task.traceparent`) comes back behind a stamp, from whatever pool.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from farm.pool import Runner, Task, TaskFailed
+from farm.retry import ErrorKind
+
+_STAMP: Final = struct.Struct("!QQI64s")
+"""Before a result: start and end in nanoseconds of the epoch, process, host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """A worker's time, by its own clock in nanoseconds of the epoch, and who it is."""
+
+    start_ns: int
+    end_ns: int
+    process: int
+    host: str
+
+
+def stamped(run: Runner, task: Task) -> bytes:
+    """What a pool has a worker do: the task's result, behind a stamp if the task is followed."""
+    if not task.traceparent:
+        return run(task)
+    started = time.time_ns()
+    result = run(task)
+    host = socket.gethostname().encode()[:64]
+    return _STAMP.pack(started, time.time_ns(), os.getpid(), host) + result
+
+
+def split(result: bytes) -> tuple[Stamp, bytes]:
+    """The stamp and the result behind it. Raises TaskFailed where there is no stamp."""
+    if len(result) < _STAMP.size:
+        raise TaskFailed(ErrorKind.INTERNAL, "no stamp on the result of a task that is followed")
+    started, ended, process, host = _STAMP.unpack_from(result)
+    name = host.rstrip(bytes(1)).decode(errors="replace")
+    return Stamp(started, ended, process, name), result[_STAMP.size :]
