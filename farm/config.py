@@ -136,6 +136,13 @@ class FarmConfig:
         default="",
         metadata={"help": "authority of other gateways' certificates, if not the system's (PEM)"},
     )
+    peer_name: str = field(
+        default="",
+        metadata={
+            "help": "name in other gateways' certificates, where it is not their address: many may"
+            " have one certificate"
+        },
+    )
     work_s: float = field(
         default=300.0,
         metadata={"help": "longest work on a graph or a kernel, in seconds and seconds of a CPU"},

@@ -126,7 +126,9 @@ def open_app(
             drain=Drain(store, attempts),
             tuning=Tuning(spaces, attempts, made, verifier, metrics) if config.tune else None,
             limits=limits,
-            peers=Peers(member, config.token, _verify(config), transport=to_peers),
+            peers=Peers(
+                member, config.token, _verify(config), name=config.peer_name, transport=to_peers
+            ),
             tracing=tracing,
             clock=clock,
         )

@@ -48,8 +48,9 @@ def address_proof(token: str, owner: str, address: str) -> str:
 class Peers:
     """Asks other gateways; ``me`` waits for their jobs under its own name.
 
-    verify: certificates to trust where they serve https. transport: another way to them than the
-    network. Lives in one event loop.
+    verify: certificates to trust where they serve https. name: what these must name, by default
+    the address that is asked. transport: another way to them than the network. Lives in one event
+    loop.
     """
 
     def __init__(
@@ -58,11 +59,13 @@ class Peers:
         token: str,
         verify: SSLContext | bool = True,
         *,
+        name: str = "",
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._me = me
         self._token = token
         self._verify = verify
+        self._extensions = {"sni_hostname": name} if name else {}
         self._transport = transport
         self._http: httpx.AsyncClient | None = None
 
@@ -113,6 +116,7 @@ class Peers:
                 params={**params, PEER: "1"},
                 headers=headers,
                 timeout=httpx.Timeout(wait_s + ANSWER_S, connect=CONNECT_S),
+                extensions=self._extensions,
             )
         except httpx.HTTPError:
             return None  # it may be dead: its lease will tell

@@ -20,20 +20,22 @@ class Pair:
 
 
 class Authority:
-    """Signs certificates for 127.0.0.1 that hold for an hour."""
+    """Signs certificates that hold for an hour."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         self._folder = folder
         self._name = name
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._cert = self._sign(name, self._key.public_key(), is_ca=True)
+        self._cert = self._sign(name, self._key.public_key())
         self.cert = self._write(name, self._cert, self._key).cert
 
-    def issue(self, name: str) -> Pair:
+    def issue(self, name: str, host: str = "127.0.0.1") -> Pair:
+        """A certificate of a host, by its address or its name."""
         key = ec.generate_private_key(ec.SECP256R1())
-        return self._write(name, self._sign(name, key.public_key(), is_ca=False), key)
+        return self._write(name, self._sign(name, key.public_key(), host), key)
 
-    def _sign(self, name, public, *, is_ca):
+    def _sign(self, name, public, host=None):
+        is_ca = host is None
         now = datetime.datetime.now(datetime.UTC)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, self._name)])
@@ -60,8 +62,9 @@ class Authority:
             )  # fmt: skip
             builder = builder.add_extension(usage, critical=True)
         else:
-            address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-            builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+            is_address = host.replace(".", "").isdigit()
+            named = x509.IPAddress(ipaddress.ip_address(host)) if is_address else x509.DNSName(host)
+            builder = builder.add_extension(x509.SubjectAlternativeName([named]), critical=False)
         return builder.sign(self._key, hashes.SHA256())
 
     def _write(self, name, cert, key) -> Pair:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
+import httpx
 import pytest
 
 from cache.embedded import serve_app_in_thread
 from cache.errors import ConfigError
 from cache.lease import Lease
-from cache.protocol import pack
+from cache.memory import MemoryStore
+from cache.protocol import PATH_COMPILE, pack, unpack
 from farm.config import FarmConfig
 from farm.job import JobId
 from farm.lease import Sighting
+from farm.memory_pool import MemoryPool
+from farm.open_farm import open_app
 from farm.peers import Peers, new_member
+from farm.workers import run
 from fusec.remote.protocol import JobState, JobStatus
+from tests.cache.certificates import Authority
+from tests.cache.servers import free_port
+from tests.farm.tiny_stages import TinyStages, farm_job
 
 JOB = JobId("team", "5" * 64)
 
@@ -73,3 +84,49 @@ def test_where_other_gateways_reach_this_one() -> None:
     for bad in (-1.0, 1e9, float("nan")):
         with pytest.raises(ConfigError, match="lease_s"):
             FarmConfig(lease_s=bad)
+
+
+def test_gateways_have_one_certificate_which_names_their_service(tmp_path: Path) -> None:
+    """As on Kubernetes: they find each other by address, and no certificate names a pod's."""
+    service = "fusec-gateway.fusec.svc"
+    authority = Authority(tmp_path)
+    pair = authority.issue("gateway", service)
+    stages, store = TinyStages(str(tmp_path)), MemoryStore()
+    job = farm_job("t.held")
+    with ExitStack() as stack:
+        urls = []
+        for name in (service, service, "", "another.svc"):
+            config = FarmConfig(
+                port=free_port(),
+                lease_s=6.0,
+                tls_cert=str(pair.cert),
+                tls_key=str(pair.key),
+                peer_ca=str(authority.cert),
+                peer_name=name,
+            )
+            pool = MemoryPool(partial(run, stages=stages), 1)
+            stack.callback(pool.close)
+            app = open_app(config, pool, store, stages=stages)
+            running = serve_app_in_thread(app, port=config.port, tls=config.tls())
+            urls.append(stack.enter_context(running).url)
+        assert all(url.startswith("https://127.0.0.1:") for url in urls)
+        http = stack.enter_context(httpx.Client(verify=False, timeout=60.0))
+        owner, *others = (f"{url}{PATH_COMPILE}" for url in urls)
+        sent = http.post(f"{owner}/submit", content=job.encode())
+        assert sent.status_code == 202
+
+        def poll(gateway: str, after: int) -> httpx.Response:
+            query = {"wait": "30", "after": str(after), "waiter": "me"}
+            return http.get(f"{gateway}/{job.fingerprint}", params=query)
+
+        status = _status(sent)
+        while status.state is not JobState.COMPILING:
+            status = _status(poll(owner, status.seq))
+        answers = [poll(other, 0) for other in others]
+        assert [answer.status_code for answer in answers] == [200, 404, 404]
+        assert _status(answers[0]).state is JobState.COMPILING
+        stages.go()
+
+
+def _status(answer: httpx.Response) -> JobStatus:
+    return JobStatus.from_wire(unpack(answer.content, max_bytes=1 << 20))
