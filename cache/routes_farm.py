@@ -18,6 +18,7 @@ from cache import protocol as wire
 from cache.asgi import Request, Response, packed
 from cache.errors import ProtocolError, TooLarge
 from cache.farms import QUIET_S
+from cache.page import HEADERS as PAGE_HEADERS
 from cache.service_state import Caller, ServiceState
 from cache.tracing import headers_of
 
@@ -29,7 +30,7 @@ SPARE_SECONDS: Final = 1.0
 UPLOAD_BYTES_PER_SECOND: Final = 4 << 20
 ALIVE_SECONDS: Final = 2.0
 """A gateway that does not say within this that it is well is taken for dead."""
-_PASSED_BACK = ("retry-after",)
+_PASSED_BACK = ("retry-after", *(name for name, _ in PAGE_HEADERS))
 _BROKEN_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError, httpx.ConnectError)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
-import time
+from collections.abc import Mapping
 
 from cache import metrics as prometheus
+from cache import status_page
 from cache.asgi import Request, Response, packed
 from cache.digest import digest
 from cache.errors import CacheError
@@ -44,34 +44,9 @@ async def metrics(state: ServiceState, caller: Caller, request: Request, _: str)
 
 async def page(state: ServiceState, caller: Caller, request: Request, _: str) -> Response:
     """The status page. Shows counts and settings, never a token."""
-    rows: list[tuple[str, Value]] = [
-        ("up for", f"{time.time() - state.started:.0f} s"),
-        ("in memory", f"{state.memory_used / 1e6:.1f} MB"),
-        ("compile farm", ", ".join(state.gateways.urls) or "none configured"),
-        ("access", "tokens" if state.config.tokens else "open"),
-    ]
+    store: Mapping[str, Value] | str
     try:
-        described = await state.describe()
-        rows += [(f"store: {name}", value) for name, value in described.items()]
+        store = await state.describe()
     except CacheError as error:
-        rows.append(("store", f"not reachable: {type(error).__name__}"))
-    for family in state.metrics.registry.collect():
-        if family.name in ("fusec_cache_hits", "fusec_cache_misses", "fusec_cache_inflight_merges"):
-            rows += [
-                (" ".join([sample.name, *sample.labels.values()]), f"{sample.value:.0f}")
-                for sample in family.samples
-                if sample.name.endswith("_total")
-            ]
-    cells = "".join(
-        f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(value))}</td></tr>"
-        for name, value in rows
-    )
-    body = (
-        "<!doctype html><meta charset=utf-8><title>fusec cache</title>"
-        "<style>body{font:15px sans-serif;margin:2em}td{padding:.2em 1.5em .2em 0}</style>"
-        f"<h1>fusec cache</h1><table>{cells}</table>"
-        '<p><a href="/metrics">metrics</a> · <a href="/readyz">readiness</a>'
-        + (' · <a href="/farm">compile farm</a>' if state.config.farm_url else "")
-        + "</p>"
-    )
-    return Response(200, body.encode(), "text/html; charset=utf-8")
+        store = type(error).__name__
+    return status_page.render(state, request, store)

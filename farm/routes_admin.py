@@ -50,7 +50,7 @@ async def answer(config: FarmConfig, farm: Coordinator, request: Request) -> Res
         status = farm.reporter.status(namespace or None, draining=farm.draining)
         if request.path == STATUS_PATH:
             return Response(200, pack(status.to_wire()))
-        return Response(200, render(status).encode(), "text/html; charset=utf-8")
+        return render(request, status)
     # Read as msgpack, which a web page cannot send to another site unasked.
     body = await request.value(MAX_CONTROL)
     if request.path == CANCEL_PATH:

@@ -1,51 +1,58 @@
-"""The status page for a browser: a document of tables that loads itself anew, without scripts."""
+"""The farm's status page: the tables of `fusec farm status` for a browser."""
 
 from __future__ import annotations
 
 from html import escape
-from typing import Final
 
-from fusec.remote.farm_status import FarmStatus
-from fusec.remote.farm_view import Listed, summary, tables
+from cache.asgi import Request, Response
+from cache.page import document, figures, table
+from cache.quantities import duration, percent
+from fusec.remote.farm_status import PAGE_PATH, FarmStatus
+from fusec.remote.farm_view import tables
 
-REFRESH_S: Final = 5
-
-_STYLE: Final = (
-    "body{font:15px/1.4 sans-serif;margin:2em;max-width:75em}"
-    "table{border-collapse:collapse;margin:.3em 0 1.5em}"
-    "th,td{padding:.15em 1.2em .15em 0;text-align:left;vertical-align:top}"
-    "th{border-bottom:1px solid}.n{text-align:right}h2{font-size:1.1em;margin-bottom:0}"
-)
+_FIRST_STEPS = """
+<h2>No graph has come yet</h2>
+<p>What jobs with <code>FUSEC_REMOTE</code> set to the cache service do not find there is compiled
+here. To see one go through:</p>
+<pre>fusec prewarm --demo mlp --target cpu</pre>
+"""
 
 
-def render(status: FarmStatus) -> str:
-    """The whole document."""
-    lines = [escape(line) for line in summary(status)]
+def render(request: Request, status: FarmStatus) -> Response:
+    """The whole page."""
+    body = ""
     if status.draining:
-        lines.insert(0, "<strong>draining: nothing new is begun</strong>")
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fusec farm</title>'
-        f'<meta http-equiv="refresh" content="{REFRESH_S}"><style>{_STYLE}</style></head><body>'
-        f"<h1>fusec farm</h1><p>{'<br>'.join(lines)}</p>"
-        + "".join(_table(listed) for listed in tables(status))
-        + f"<p>Loaded anew every {REFRESH_S} seconds; <code>fusec farm status --watch</code> shows "
-        "the same in a terminal.</p></body></html>"
+        body = '<p class="bad">Draining: nothing new is begun.</p>'
+    busy = sum(row.busy for row in status.workers)
+    seen = [
+        ("jobs in work", status.in_work),
+        ("jobs that wait", status.queued),
+        ("workers busy", f"{busy} of {sum(row.workers for row in status.workers)}"),
+        ("up for", duration(status.up_s)),
+    ]
+    if status.seconds_saved is not None:
+        seen += [
+            ("submits without a compile", percent(status.submit_hits)),
+            ("kernels without a compile", percent(status.kernel_hits)),
+            ("compiling saved", duration(status.seconds_saved)),
+        ]
+    body += figures(seen)
+    shown = tables(status)
+    if not (status.queue or status.running or status.recent):
+        body += _FIRST_STEPS
+    body += "".join(
+        table(listed.title, listed.columns, listed.rows, listed.numbers)
+        for listed in shown
+        if listed.rows
     )
-
-
-def _table(listed: Listed) -> str:
-    title = f"<h2>{escape(listed.title)}</h2>"
-    if not listed.rows:
-        return f"{title}<p>none</p>"
-    classes = [' class="n"' if name in listed.numbers else "" for name in listed.columns]
-    head = "".join(
-        f'<th scope="col"{kind}>{escape(name)}</th>'
-        for name, kind in zip(listed.columns, classes, strict=True)
+    empty = ", ".join(listed.title for listed in shown if not listed.rows)
+    if empty:
+        body += f'<p class="soft">None at present: {escape(empty)}.</p>'
+    body += (
+        f'<p class="soft">A pool of the kind {escape(status.pool)}. <code>fusec farm status</code> '
+        "shows the same in a terminal, and <code>fusec farm --help</code> what can be done about "
+        "it.</p>"
     )
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{kind}>{escape(text)}</td>" for text, kind in zip(row, classes, strict=True))
-        + "</tr>"
-        for row in listed.rows
-    )
-    return f"{title}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    through = request.path == PAGE_PATH  # the cache service, whose address the browser knows
+    link = ("/", "cache service") if through else ("/metrics", "metrics")
+    return document(request, "fusec farm", body, [link])

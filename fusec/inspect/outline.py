@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
+from cache.quantities import size
 from fusec.inspect.explain import Call, Explanation, Kernel, Operation
 
 _REASONS: Final = {
@@ -20,7 +21,6 @@ _REASONS: Final = {
     "random": "draws the numbers that eager draws",
     "check": "refuses what eager refuses",
 }
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @dataclass
@@ -35,16 +35,6 @@ class Outline:
         made = Outline(text, style)
         self.children.append(made)
         return made
-
-
-def size(count: int) -> str:
-    """A number of bytes in the largest unit that leaves at least one."""
-    value = float(count)
-    for unit in _UNITS:
-        if abs(value) < 1024 or unit == _UNITS[-1]:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    raise AssertionError("unreachable")
 
 
 def outline(explanation: Explanation) -> Outline:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cache.quantities import duration, percent
 from fusec.remote.farm_status import Compiled, FarmStatus, Running, Waiting
 
 SHORT: Final = 12  # digits of a key that are shown
@@ -68,20 +69,6 @@ def tables(status: FarmStatus) -> tuple[Listed, ...]:
             ],
         ),
     )
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person reads them: `0.3 s`, `41 s`, `3 min`, `5.2 h`."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    if seconds < 120.0:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.1f} h"
-
-
-def percent(share: float | None) -> str:
-    """A share of 1 as a person reads it; a dash where there is none."""
-    return "–" if share is None else f"{share:.0%}"
 
 
 _QUEUE: Final = ("tenant", "priority", "#waiting", "#oldest")

@@ -534,7 +534,21 @@ def test_status_page_is_html_for_a_person(http, store):
     response = http.get("/")
     assert response.headers["content-type"].startswith("text/html")
     assert "store: kind" in response.text
-    assert "memory" in response.text
+    assert "Nothing has been read yet" in response.text
+    assert f"export FUSEC_REMOTE={http.base_url}".rstrip("/") in response.text
+    publish(store, key(), manifest(), BLOBS)
+    http.get(f"/v1/entries/{key()}")
+    assert "Reads since the start" in http.get("/").text
+    assert http.get("/").text.count("http-equiv") == 1
+    assert "http-equiv" not in http.get("/?still").text
+
+
+def test_the_status_page_lets_a_browser_do_nothing_else(http):
+    sent = http.get("/", headers={"host": 'localhost:1"><script>alert(1)</script>'})
+    assert "<script" not in sent.text
+    policy = sent.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
 
 
 def test_unknown_paths_and_methods(http):

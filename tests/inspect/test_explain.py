@@ -15,7 +15,7 @@ from fusec.capture.export import export
 from fusec.cli.parser import run
 from fusec.inspect.captured import capture
 from fusec.inspect.explain import Call, Explanation, Kernel, explain
-from fusec.inspect.outline import as_json, outline, show, size, text
+from fusec.inspect.outline import as_json, outline, show, text
 from fusec.inspect.source_line import source_line
 from fusec.ir.wire import graph_to_bytes
 from fusec.options import Options, Target
@@ -257,14 +257,6 @@ def test_innermost_line_that_is_not_torchs():
     assert (only_torch.short, only_torch.code) == ("optim/adam.py:3", "")
     assert source_line("no frames") is None
     assert source_line(None) is None
-
-
-@pytest.mark.parametrize(
-    ("count", "shown"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 30, "3.0 GiB"), (-2048, "-2.0 KiB")],
-)
-def test_sizes_for_a_person(count, shown):
-    assert size(count) == shown
 
 
 def test_command(capsys):

@@ -1,4 +1,4 @@
-"""Programs of Prometheus that the tests need. One that is missing is a failure, not a skip."""
+"""Debian's programs that the tests need. One that is missing is a failure, not a skip."""
 
 import shutil
 import subprocess
@@ -11,6 +11,7 @@ PACKAGES = {
     "promtool": "prometheus",
     "prometheus": "prometheus",
     "amtool": "prometheus-alertmanager",
+    "chromium": "chromium",
 }
 
 
