@@ -1,22 +1,28 @@
-"""The cache image's Python without an engine to build it: a clean environment on this machine.
+"""Images without an engine to build them: the cache's Python, and containers' processes.
 
-It has what the image's requirements lead to, from the distributions that are installed here, and
-the wheel of the package; torch and ray are not in it. No network is needed.
+The cache image's Python is a clean environment on this machine. It has what the image's
+requirements lead to, from the distributions that are installed here, and the wheel of the package;
+torch and ray are not in it. No network is needed.
 """
 
 import importlib.metadata as metadata
 import re
 import subprocess
 import sys
+import time
 import venv
 import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
 from packaging.requirements import Requirement
 
 from tests.deploy.tools import ROOT
 
 DOCKER = ROOT / "deploy" / "docker"
+START_S = 120.0
 
 
 def instructions(path: Path) -> list[tuple[str, str]]:
@@ -43,6 +49,32 @@ def cache_environment(folder: Path) -> Path:
     with zipfile.ZipFile(built) as archive:
         archive.extractall(site)
     return folder / "bin"
+
+
+@contextmanager
+def started(
+    command: list[str], environment: Mapping[str, str], folder: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A container's process with its variables alone."""
+    process = subprocess.Popen(command, env=environment, cwd=folder)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def ready(process: subprocess.Popen[bytes], health: str) -> None:
+    """Wait until the process answers well at `health`. Fails the test if it does not."""
+    deadline = time.monotonic() + START_S
+    while True:
+        assert process.poll() is None, f"it ended with {process.returncode}"
+        assert time.monotonic() < deadline, f"no good answer from {health}"
+        with suppress(httpx.HTTPError):
+            if httpx.get(health, timeout=5).status_code == 200:
+                return
+        time.sleep(0.1)
 
 
 def _closure(lines: list[str]) -> list[metadata.Distribution]:

@@ -16,7 +16,7 @@ KEYS = (
 )
 VALUES = sorted(path.name for path in CHART.glob("values-*.yaml"))
 S3 = ("store.type=s3", "store.s3.bucket=kernels", "store.s3.existingSecret=s3")
-FARM = ("farm.enabled=true", *KEYS)
+PROBES = ("startup", "liveness", "readiness")
 
 
 def _render(name, *sets):
@@ -103,8 +103,75 @@ def test_probes_ask_routes_that_there_are():
     documents = _render("values-s3-aws.yaml")
     for where, name in (("cache", "cache"), ("gateway", "gateway")):
         found = program(documents, f"Deployment/fusec-{where}", name).container
-        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-            assert found[probe]["httpGet"]["path"] in known
+        for probe in PROBES:
+            assert found[f"{probe}Probe"]["httpGet"]["path"] in known
+
+
+def test_whether_a_pod_is_ready_does_not_hang_on_the_store():
+    """All replicas would be away at once when S3 is; one that starts must have reached it."""
+    documents = _render("values-s3-aws.yaml")
+    for where, name in (("cache", "cache"), ("gateway", "gateway")):
+        found = program(documents, f"Deployment/fusec-{where}", name).container
+        asked = {probe: found[f"{probe}Probe"]["httpGet"]["path"] for probe in PROBES}
+        assert asked == {"startup": "/readyz", "liveness": "/healthz", "readiness": "/healthz"}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_disruption_budgets_let_nodes_be_drained(name):
+    documents = _render(name)
+    scaled = {
+        item["spec"]["scaleTargetRef"]["name"]: item["spec"]["minReplicas"]
+        for item in of_kind(documents, "HorizontalPodAutoscaler").values()
+    }
+    deployments = of_kind(documents, "Deployment")
+    budgets = of_kind(documents, "PodDisruptionBudget")
+    for budget in budgets.values():
+        assert budget["spec"]["maxUnavailable"] >= 1
+        assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+    many = {of for of, d in deployments.items() if d["spec"].get("replicas", scaled.get(of)) > 1}
+    assert set(budgets) == many
+
+
+def test_an_autoscaler_has_what_it_goes_by():
+    documents = _render("values-s3-aws.yaml")
+    (hpa,) = of_kind(documents, "HorizontalPodAutoscaler").values()
+    deployment = of_kind(documents, "Deployment")[hpa["spec"]["scaleTargetRef"]["name"]]
+    assert "replicas" not in deployment["spec"], "each upgrade would undo what it has scaled to"
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert "cpu" in container["resources"]["requests"], "a share of the request is aimed at"
+
+
+def test_copies_on_a_nodes_own_disk_are_asked_for():
+    documents = _render("values-s3-aws.yaml")
+    found = program(documents, "Deployment/fusec-cache", "cache")
+    (disk,) = (v for v in found.pod.spec["volumes"] if v["name"] == "disk")
+    asked = found.container["resources"]["requests"]["ephemeral-storage"]
+    assert asked == disk["emptyDir"]["sizeLimit"]
+    bytes_of = {v["name"]: v["value"] for v in found.container["env"] if "value" in v}
+    assert int(bytes_of["FUSEC_CACHE_DISK_BYTES"]) <= int(asked.removesuffix("Gi")) * 2**30 * 0.9
+
+
+def test_the_ingress_shows_nothing_that_takes_no_token():
+    from cache.service import ROUTES
+
+    (ingress,) = of_kind(_render("values-s3-aws.yaml"), "Ingress").values()
+    (rule,) = ingress["spec"]["rules"]
+    shown = [path["path"] for path in rule["http"]["paths"]]
+    for path in ("/", "/metrics"):
+        assert path not in shown
+    for route in ROUTES:
+        path = route.path.pattern
+        if route.role:
+            assert any(path.replace("(", "").startswith(prefix) for prefix in shown), path
+
+
+@pytest.mark.parametrize("name", ["values-s3-aws.yaml", "values-s3-in-cluster.yaml"])
+def test_a_worker_has_room_for_its_tasks(name):
+    (cpu, *_) = of_kind(_render(name), "RayCluster")["fusec-ray"]["spec"]["workerGroupSpecs"]
+    (worker,) = cpu["template"]["spec"]["containers"]
+    cpus = int(cpu["rayStartParams"]["num-cpus"])
+    assert worker["resources"]["limits"]["cpu"] == str(cpus), "one for each task at once"
+    assert int(worker["resources"]["limits"]["memory"].removesuffix("Gi")) >= 3 * cpus
 
 
 def test_the_ray_cluster_is_tuned():
@@ -113,6 +180,8 @@ def test_the_ray_cluster_is_tuned():
     assert spec["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
     assert spec["autoscalerOptions"]["version"] == "v2"
     assert spec["gcsFaultToleranceOptions"]["redisAddress"]
+    kept = spec["headGroupSpec"]["template"]["metadata"]["annotations"]
+    assert kept["karpenter.sh/do-not-disrupt"] == "true"
     cpu, gpu = spec["workerGroupSpecs"]
     assert {g["template"]["spec"]["restartPolicy"] for g in (cpu, gpu)} == {"Never"}
     assert gpu["rayStartParams"]["num-cpus"] == "0"

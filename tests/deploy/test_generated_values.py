@@ -62,7 +62,7 @@ def test_any_values_beside_what_the_chart_asks_for(tmp_path, seed):
     store.setdefault("disk", {}).update(hostPath="/mnt/nvme")
     made.update(auth={}, signing={"existingSecret": "key", "existingConfigMap": "trusted"})
     farm["enabled"] = True
-    farm.setdefault("gateway", {}).update(GRACE, replicas=1)
+    farm.setdefault("gateway", {}).update(GRACE)
     farm.setdefault("cpuGroup", {}).update(COUNTS)
     for number, group in enumerate(farm.get("gpuGroups", [])):
         group.update(COUNTS, name=f"g{number}")

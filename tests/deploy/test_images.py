@@ -6,10 +6,7 @@ import json
 import re
 import signal
 import subprocess
-import time
-from contextlib import contextmanager
 
-import httpx
 import pytest
 import yaml
 
@@ -18,38 +15,15 @@ from cache.config import ServiceConfig
 from cache.testing import seaweedfs_server
 from farm.config import FarmConfig
 from tests.cache.servers import free_port
-from tests.deploy.image import DOCKER, cache_environment, instructions
+from tests.deploy.image import DOCKER, cache_environment, instructions, ready, started
 from tests.deploy.tools import ROOT, attempt
 
 FILES = sorted(path.name for path in DOCKER.glob("*.Dockerfile"))
-START_S = 120.0
 
 
 @pytest.fixture(scope="module")
 def binaries(tmp_path_factory):
     return cache_environment(tmp_path_factory.mktemp("cache-image") / "fusec")
-
-
-@contextmanager
-def running(command, environment, folder, health):
-    """A container's process with its variables alone, once its `health` is well."""
-    process = subprocess.Popen(command, env=environment, cwd=folder)
-    try:
-        deadline = time.monotonic() + START_S
-        while True:
-            assert process.poll() is None, f"it ended with {process.returncode}"
-            assert time.monotonic() < deadline, f"no good answer from {health}"
-            try:
-                if httpx.get(health, timeout=5).status_code == 200:
-                    break
-            except httpx.HTTPError:
-                pass
-            time.sleep(0.1)
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
 
 
 def _compose():
@@ -138,7 +112,8 @@ def test_the_cache_image_serves_from_s3_and_ends_in_peace(binaries, tmp_path):
         for _ in range(2):  # it is run at every start
             subprocess.run([python, "-c", bucket], env=environment, cwd=tmp_path, check=True)
         command = [python, *entry[1:], *default]
-        with running(command, environment, tmp_path, f"{url}/readyz") as process:
+        with started(command, environment, tmp_path) as process:
+            ready(process, f"{url}/readyz")
             check = [python, *entry[1:], "check", url, "--token-file", str(token)]
             done = subprocess.run(check, cwd=tmp_path, env={}, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr

@@ -12,9 +12,8 @@ import pytest
 
 from cache.signing import SigningKey, public_path
 from tests.cache.servers import free_port
-from tests.deploy.image import DOCKER, instructions
+from tests.deploy.image import DOCKER, instructions, ready, started
 from tests.deploy.manifests import environment, load, program
-from tests.deploy.test_images import running
 from tests.deploy.tools import CHART, ROOT, run
 
 PYTHON = sys.executable
@@ -88,14 +87,16 @@ def test_put_get_compile_and_hit(documents, tmp_path):
     machine = Machine(tmp_path, documents)
     cache, cache_env = machine.command("Deployment/fusec-cache", "cache")
     gateway, gateway_env = machine.command("Deployment/fusec-gateway", "gateway")
-    ready = f"http://127.0.0.1:{machine.cache}/readyz"
+    service_ready = f"http://127.0.0.1:{machine.cache}/readyz"
     farm_ready = f"http://127.0.0.1:{machine.gateway}/readyz"
     test = "Pod/fusec-test"
     with (
-        running(cache, cache_env, tmp_path, ready),
-        running(gateway, gateway_env, tmp_path, farm_ready),
+        started(cache, cache_env, tmp_path) as service,
+        started(gateway, gateway_env, tmp_path) as farm,
     ):
+        ready(service, service_ready)
         assert "bytes put in" in machine.run(test, "put-and-get")
+        ready(farm, farm_ready)
         first = machine.run(test, "compile")
         second = machine.run(test, "hit")
     assert "farm" in first

@@ -99,19 +99,18 @@ def test_a_store_on_a_volume_is_collected_by_the_service(read):
 
 
 def test_tls_inside_the_cluster(read):
-    sets = (
-        "cache.tls.secret=cache-tls",
-        "farm.gateway.tls.secret=gateway-tls",
-        "farm.gateway.replicas=1",
-    )
+    sets = ("cache.tls.secret=cache-tls", "farm.gateway.tls.secret=gateway-tls")
     documents = load(template(CHART / "values-s3-in-cluster.yaml", sets=sets))
     service = ServiceConfig.load(read(documents, "Deployment/fusec-cache", "cache"))
     gateway = FarmConfig.load(read(documents, "Deployment/fusec-gateway", "gateway"))
     assert service.farm_url == "https://fusec-gateway.fusec.svc:8701"
     assert gateway.cache_url == "https://fusec-cache.fusec.svc:8700"
     assert (service.tls().scheme, gateway.tls().scheme) == ("https", "https")
-    for path in (service.farm_ca, service.tls_key, gateway.cache_ca, gateway.tls_key):
+    paths = (service.farm_ca, service.tls_key, gateway.cache_ca, gateway.tls_key, gateway.peer_ca)
+    for path in paths:
         assert Path(path).exists(), "it is not mounted"
+    assert of_kind(documents, "Deployment")["fusec-gateway"]["spec"]["replicas"] > 1
+    assert gateway.peer_name == "fusec-gateway.fusec.svc", "what their one certificate names"
     for where, name in (("cache", "cache"), ("gateway", "gateway")):
         found = program(documents, f"Deployment/fusec-{where}", name).container
         assert found["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"

@@ -102,8 +102,13 @@ default
 {{- printf "%s://%s-cache.%s.svc:%d" $scheme (include "fusec.fullname" .) .Release.Namespace (int .Values.cache.service.port) -}}
 {{- end -}}
 
+{{/* The name of the gateways' Service, also in their certificate. */}}
+{{- define "fusec.gatewayName" -}}
+{{- printf "%s-gateway.%s.svc" (include "fusec.fullname" .) .Release.Namespace -}}
+{{- end -}}
+
 {{/* The farm's gateway, for the service. */}}
 {{- define "fusec.gatewayUrl" -}}
 {{- $scheme := ternary "https" "http" (not (empty .Values.farm.gateway.tls.secret)) -}}
-{{- printf "%s://%s-gateway.%s.svc:8701" $scheme (include "fusec.fullname" .) .Release.Namespace -}}
+{{- printf "%s://%s:8701" $scheme (include "fusec.gatewayName" .) -}}
 {{- end -}}

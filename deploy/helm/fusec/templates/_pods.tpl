@@ -59,6 +59,7 @@ topologySpreadConstraints:
   - maxSkew: 1
     topologyKey: {{ . | quote }}
     whenUnsatisfiable: {{ $spread.whenUnsatisfiable }}
+    matchLabelKeys: [pod-template-hash]  # in an upgrade the new pods are spread, whatever the old are
     labelSelector:
       matchLabels:
         {{- include "fusec.selector" (list $top $part) | nindent 8 }}
