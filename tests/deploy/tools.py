@@ -1,5 +1,6 @@
 """The real helm and kubectl, which `make venv` puts beside Python (.ci/install_helm.py)."""
 
+import functools
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -27,8 +28,12 @@ def run(tool: str, *arguments: str | Path) -> str:
     return text
 
 
+@functools.cache
 def attempt(tool: str, *arguments: str | Path) -> tuple[str, str]:
-    """What a tool prints, and what it says where it fails; one of them is empty."""
+    """What a tool prints, and what it says where it fails; one of them is empty.
+
+    Each command is run once: many tests look at the same rendered chart.
+    """
     done = subprocess.run(
         [found(tool), *map(str, arguments)],
         capture_output=True,

@@ -1,11 +1,13 @@
 """Draws the figures of the docs from a real load: `python -m tests.observability.figures`.
 
 The panels of the dashboards, each from its own queries to a Prometheus that has scraped the load,
-and the waterfall of a cold start from its exported spans. By matplotlib, not by Grafana.
+and the waterfall of a cold start from its exported spans: by matplotlib, not by Grafana. The status
+pages as chromium shows them. `… figures trace pages` draws some of them.
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -17,12 +19,14 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
 from deploy.observability.panels import BOARDS, Board
+from tests.observability.browser import chromium, opened
 from tests.observability.collector import Span
 from tests.observability.live import Live
 from tests.observability.load import Load, real_load, trace_of
 from tests.observability.programs import ROOT
 
 FOLDER: Final = ROOT / "docs" / "figures"
+IMAGES: Final = ROOT / "docs" / "images"
 STARTS: Final = 4  # cold, then warm ones
 MOST_LINES: Final = 8
 COLOURS: Final = {
@@ -34,13 +38,18 @@ COLOURS: Final = {
 SHORTEST_MS: Final = 2.0  # spans below it would be hairlines
 
 
-def main() -> None:
+def main(parts: list[str]) -> None:
     plt.rcParams.update({"font.size": 7, "svg.fonttype": "none", "svg.hashsalt": "fusec"})
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, real_load(Path(folder), STARTS) as load:
-        for board in BOARDS:
-            _draw_board(board, load.prometheus, load)
-        _draw_trace(load)
+        for name, draw in PARTS.items():
+            if name in parts or not parts:
+                draw(load)
+
+
+def _draw_boards(load: Load) -> None:
+    for board in BOARDS:
+        _draw_board(board, load.prometheus, load)
 
 
 def _draw_board(board: Board, live: Live, load: Load) -> None:
@@ -116,11 +125,22 @@ def _draw_trace(load: Load) -> None:
     _save(figure, "trace")
 
 
+def _draw_pages(load: Load) -> None:
+    """Narrow, so that a reader of the docs can read them."""
+    with chromium() as browser:
+        for name, path in (("cache", "/"), ("farm", "/farm")):
+            how = {"viewport": {"width": 900, "height": 300}}
+            with opened(browser, load.farm.url + path + "?still", **how) as seen:
+                seen.page.screenshot(path=IMAGES / f"status-{name}.png", full_page=True)
+
+
 def _save(figure: plt.Figure, name: str) -> None:
     figure.tight_layout(rect=(0, 0, 1, 0.98))
     figure.savefig(FOLDER / f"{name}.svg", metadata={"Date": None})
     plt.close(figure)
 
 
+PARTS: Final = {"boards": _draw_boards, "trace": _draw_trace, "pages": _draw_pages}
+
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
