@@ -2,7 +2,7 @@
 
 What a page may do is said in its headers, so that a name or a message that found a way into the
 text could do nothing there. Without room for them beside each other the cells of a table's row
-stand below each other, each under the name of its column.
+stand below its first one, each beside the name of its column.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ p{margin:.4em 0}
 code{font-family:ui-monospace,monospace;font-size:.9em}
 pre{background:var(--box);padding:.8em 1em;border-radius:6px;white-space:pre-wrap;
 overflow-wrap:anywhere;margin:.6em 0}
-dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(11em,1fr));gap:.7em;margin:1.2em 0}
+dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(9em,1fr));gap:.7em;margin:1.2em 0}
 dl div{background:var(--box);border-radius:6px;padding:.5em .9em}
 dt{color:var(--soft);font-size:.85em}
 dd{margin:0;font-size:1.25em;overflow-wrap:anywhere}
@@ -48,9 +48,9 @@ table,tbody,tr{display:block}
 thead{position:absolute;clip-path:inset(50%);width:1px;height:1px;overflow:hidden}
 tr{padding:.5em 0}
 th,td,.n{display:flex;justify-content:space-between;gap:1.5em;text-align:right;padding:.1em 0}
-th::before,td::before{content:attr(data-name);color:var(--soft);font-weight:400;text-align:left;
-flex:none}
-th:empty,td:empty{display:none}
+th{text-align:left}
+td::before{content:attr(data-name);color:var(--soft);text-align:left;flex:none}
+td:empty{display:none}
 }
 """.replace("\n", "")
 _ICON: Final = (

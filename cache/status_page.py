@@ -40,7 +40,7 @@ def render(state: ServiceState, request: Request, store: Mapping[str, Value] | s
             "still answered.</p>"
         )
     body += reads.table() if reads.kinds() else _first_steps(state, request)
-    body += table("Set-up", ("what", "as it is"), _setup(state, store))
+    body += table("Set-up", ("what", "value"), _setup(state, store))
     return document(request, "fusec cache", body, links)
 
 
@@ -82,11 +82,14 @@ def _first_steps(state: ServiceState, request: Request) -> str:
     address = f"{state.config.tls().scheme}://{request.headers.get('host', 'this-host')}"
     lines = [f"export FUSEC_REMOTE={address}"]
     if state.config.tokens:
-        lines.append("export FUSEC_TOKEN_FILE=~/.fusec-token      # one with the role submit")
+        lines += ["# a token with the role submit", "export FUSEC_TOKEN_FILE=~/.fusec-token"]
     lines += [
-        "export FUSEC_TRUSTED_KEYS=~/trusted.keys        # the public key of the farm",
-        "fusec doctor                                    # checks all three",
-        "python train.py                                 # torch.compile(model, backend='fusec')",
+        "# the public key of the farm",
+        "export FUSEC_TRUSTED_KEYS=~/trusted.keys",
+        "# is all of it right?",
+        "fusec doctor",
+        "# a program with torch.compile(model, backend='fusec')",
+        "python train.py",
     ]
     return (
         "<h2>Nothing has been read yet</h2><p>Let a training job use this service, and start it "

@@ -64,8 +64,8 @@ def test_the_services_page_after_a_load(browser, load, look):
         assert number(graphs["from memory"]) + number(graphs["from the store"]) > 0
         assert 0 < number(seen.figure("reads answered")) < 100
         assert seen.figure("errors") == "0"
-        assert seen.row("Set-up", "compile farm")["as it is"] == load.farm.gateway_url
-        assert number(seen.row("Set-up", "store: entries")["as it is"]) > 0
+        assert seen.row("Set-up", "compile farm")["value"] == load.farm.gateway_url
+        assert number(seen.row("Set-up", "store: entries")["value"]) > 0
         assert not seen.overflows()
         assert seen.faults() == []
 
