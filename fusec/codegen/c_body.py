@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fusec.codegen.c_expr import c_expr
+from fusec.codegen.scope import holder, home, own_symbols
 from fusec.errors import CodegenError
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
@@ -79,28 +80,12 @@ class Scope:
     def value(self, root: Scalar) -> str:
         """The C name of a value, computed here or around here."""
         for node in lp.walk((root,)):
-            if self._find(node) is None:
-                home = self._home(node)
-                home.known[node] = home._compute(node)
-        found = self._find(root)
+            if holder(self, node) is None:
+                block = home(self, lp.children(node), own_symbols(node))
+                block.known[node] = block._compute(node)
+        found = holder(self, root)
         assert found is not None
         return found.known[root]
-
-    def _find(self, node: Scalar) -> Scope | None:
-        scope: Scope | None = self
-        while scope is not None and node not in scope.known:
-            scope = scope.parent
-        return scope
-
-    def _home(self, node: Scalar) -> Scope:
-        """The outermost scope in which the node's value is fixed: where its symbols or, if deeper,
-        one of its operands change."""
-        operands = {id(self._find(c)) for c in lp.children(node)}
-        own = _symbols(node)
-        scope = self
-        while scope.parent is not None and id(scope) not in operands and not own & scope.varying:
-            scope = scope.parent
-        return scope
 
     # -- values -----------------------------------------------------------------------------
 
@@ -174,16 +159,7 @@ class Scope:
         """How far ``e`` moves from one lane to the next; None where that is not a constant 0 or 1
         or some other number known now."""
         axis = self.frame.vector_axis
-        if axis is None or not self.vector or not any(s is axis for s in ex.symbols(e)):
-            return 0
-        _, terms = ex.linear_terms(e)
-        step: int | None = 0
-        for atom, coefficient in terms:
-            if atom is axis:
-                step = coefficient
-            elif any(s is axis for s in ex.symbols(atom)):
-                return None
-        return step
+        return ex.step(e, axis) if axis is not None and self.vector else 0
 
     def c(self, e: Expr, lane: str | None = None, bound: dict[str, str] | None = None) -> str:
         """C text of an index expression here; ``lane`` is added to the vector axis."""
@@ -360,19 +336,7 @@ def fits_int32(e: Expr) -> bool:
 
 def varies(value: Scalar, axis: Sym | None) -> bool:
     """Whether a value can differ between the lanes along ``axis``."""
-    return any(axis in _symbols(node) for node in lp.walk((value,)))
-
-
-def _symbols(node: Scalar) -> set[Sym]:
-    found: set[Sym] = set()
-    if isinstance(node, Index):
-        found.update(ex.symbols(node.expr))
-    elif isinstance(node, Load):
-        for e in node.index:
-            found.update(ex.symbols(e))
-        if node.guard is not None:
-            found.update(ex.symbols(node.guard))
-    return found
+    return any(axis in own_symbols(node) for node in lp.walk((value,)))
 
 
 def _literal(node: Const) -> str:

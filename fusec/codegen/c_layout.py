@@ -79,7 +79,7 @@ def _scatter_layout(loop: KernelLoop, isa: str) -> Layout:
     and neighbours in memory: that one carries lanes, and threads share it."""
     (s,) = loop.statements
     axis = loop.axes[-1] if loop.axes else None
-    apart = axis is not None and _step(linear(s.index, loop.buffers[s.buffer].stride), axis) == 1
+    apart = axis is not None and ex.step(linear(s.index, loop.buffers[s.buffer].stride), axis) == 1
     if axis is None or not apart or any(varies(v, axis) for _, v in s.indirect):
         return Layout(None, 1, False, (), loop.axes, None, 1, ())
     return Layout(axis, _lanes(loop, isa, axis), False, (), loop.axes, None, 1, ())
@@ -98,16 +98,6 @@ def accesses(loop: KernelLoop) -> Iterable[tuple[Expr, int]]:
             yield linear(load.index, argument.stride), DTYPES[argument.dtype].size
 
 
-def _step(offset: Expr, axis: Sym) -> int | None:
-    """How far an offset moves along an axis: 0, a constant, or None."""
-    if not any(s is axis for s in ex.symbols(offset)):
-        return 0
-    _, terms = ex.linear_terms(offset)
-    if any(a is not axis and any(s is axis for s in ex.symbols(a)) for a, _ in terms):
-        return None
-    return next((c for a, c in terms if a is axis), None)
-
-
 def _lane_axis(loop: KernelLoop) -> Sym | None:
     """The axis along which most memory is contiguous; the last among equals."""
     best: tuple[float, int] | None = None
@@ -119,9 +109,9 @@ def _lane_axis(loop: KernelLoop) -> Sym | None:
             continue  # a scan walks its axes in order
         score = 0.0
         for offset, size in reached:
-            step = _step(offset, axis)
-            if step != 0:
-                score += size if step == 1 else -2 * size
+            far = ex.step(offset, axis)
+            if far != 0:
+                score += size if far == 1 else -2 * size
         extent = extent_of(axis)
         if extent is not None and extent < 8:
             score -= 8 * (8 - extent)
@@ -145,10 +135,10 @@ def _tiled_axis(loop: KernelLoop, lane_axis: Sym) -> Sym | None:
     """The axis along which accesses that jump along the lanes are contiguous."""
     weight: dict[Sym, int] = {}
     for offset, size in accesses(loop):
-        if _step(offset, lane_axis) in (0, 1):
+        if ex.step(offset, lane_axis) in (0, 1):
             continue
         for axis in loop.axes:
-            if axis is not lane_axis and _step(offset, axis) == 1:
+            if axis is not lane_axis and ex.step(offset, axis) == 1:
                 weight[axis] = weight.get(axis, 0) + size
     large = [a for a in weight if (extent_of(a) or 64) >= 16]
     return max(large, key=lambda a: weight[a], default=None)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from fusec.codegen import triton_random
+from fusec.codegen.scope import holder, home, own_symbols
 from fusec.codegen.triton_expr import is_wide, triton_condition, triton_expr, triton_operand
 from fusec.codegen.triton_frame import SCALAR, Frame, Shape
 from fusec.codegen.triton_ops import (
@@ -51,11 +52,12 @@ class Scope:
     def value(self, root: Scalar) -> str:
         """The name of a value, computed here or around here; the text of a constant."""
         for node in self._missing(root):
-            home = self._home(node)
-            home.known[node] = home._compute(node)
+            operands = (c for c in _operands(node) if not isinstance(c, Const))
+            block = home(self, operands, _symbols(node))
+            block.known[node] = block._compute(node)
         if isinstance(root, Const):
             return typed(root)
-        found = self._find(root)
+        found = holder(self, root)
         assert found is not None
         return found.known[root]
 
@@ -64,7 +66,7 @@ class Scope:
         stack = [(root, False)]
         while stack:
             node, ready = stack.pop()
-            if isinstance(node, Const) or self._find(node) is not None:
+            if isinstance(node, Const) or holder(self, node) is not None:
                 continue
             if ready:
                 yield node
@@ -77,22 +79,6 @@ class Scope:
         if self.frame.shape(root) == shape:
             return self.value(root)
         return f"tl.broadcast_to({self.value(root)}, {self.frame.tile.shape(shape)})"
-
-    def _find(self, node: Scalar) -> Scope | None:
-        scope: Scope | None = self
-        while scope is not None and node not in scope.known:
-            scope = scope.parent
-        return scope
-
-    def _home(self, node: Scalar) -> Scope:
-        """The outermost scope in which the value is fixed: where its axes or, if deeper, one of its
-        operands change."""
-        operands = {id(self._find(c)) for c in _operands(node) if not isinstance(c, Const)}
-        own = _symbols(node)
-        scope = self
-        while scope.parent is not None and id(scope) not in operands and not own & scope.varying:
-            scope = scope.parent
-        return scope
 
     # -- values -----------------------------------------------------------------------------
 
@@ -352,16 +338,8 @@ def _operands(node: Scalar) -> tuple[Scalar, ...]:
 
 
 def _symbols(node: Scalar) -> set[Sym]:
-    found: set[Sym] = set()
     place = triton_random.place_of(node)
-    if place is not None:
-        found.update(ex.symbols(place))
-    elif isinstance(node, Index):
-        found.update(ex.symbols(node.expr))
-    elif isinstance(node, Load):
-        for e in (*node.index, *((node.guard,) if node.guard is not None else ())):
-            found.update(ex.symbols(e))
-    return found
+    return own_symbols(node) if place is None else set(ex.symbols(place))
 
 
 def _operand(text: str) -> str:

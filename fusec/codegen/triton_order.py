@@ -43,19 +43,9 @@ def accesses(loop: KernelLoop) -> Iterator[tuple[Expr, int]]:
         yield linear(load.index, argument.stride), DTYPES[argument.dtype].size
 
 
-def step(offset: Expr, axis: Sym) -> int | None:
-    """How far an offset moves along an axis: 0, a constant, or None."""
-    if not any(s is axis for s in ex.symbols(offset)):
-        return 0
-    _, terms = ex.linear_terms(offset)
-    if any(a is not axis and any(s is axis for s in ex.symbols(a)) for a, _ in terms):
-        return None
-    return next((c for a, c in terms if a is axis), None)
-
-
 def contiguous_bytes(loop: KernelLoop, axis: Sym) -> int:
     """How many bytes are accessed that lie side by side along an axis, roughly."""
-    return sum(size * _points(at) for at, size in accesses(loop) if step(at, axis) == 1)
+    return sum(size * _points(at) for at, size in accesses(loop) if ex.step(at, axis) == 1)
 
 
 def _ordered(loop: KernelLoop, axes: tuple[Sym, ...]) -> tuple[Sym, ...]:
@@ -67,7 +57,7 @@ def _ordered(loop: KernelLoop, axes: tuple[Sym, ...]) -> tuple[Sym, ...]:
         if axis is fastest:
             return 0
         for offset, _ in reached:
-            found = step(offset, axis)
+            found = ex.step(offset, axis)
             if found != 0:
                 return _FAR if found is None else abs(found)
         return _FAR

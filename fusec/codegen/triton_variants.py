@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from fusec.codegen.triton_order import accesses, contiguous_bytes, step
+from fusec.codegen.triton_order import accesses, contiguous_bytes
 from fusec.codegen.triton_tile import FOLDED, Dim, Tile, extent
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
@@ -97,7 +97,7 @@ def _fastest(loop: KernelLoop, axes: tuple[Sym, ...]) -> Sym:
     stores = [s for s in loop.statements if s.fold is None]
     for axis in reversed(axes):
         if (extent((axis,)) or _NARROW) >= _NARROW and any(
-            step(linear(s.index, loop.buffers[s.buffer].stride), axis) == 1 for s in stores
+            ex.step(linear(s.index, loop.buffers[s.buffer].stride), axis) == 1 for s in stores
         ):
             return axis
     return axes[-1]
@@ -107,10 +107,10 @@ def _second(loop: KernelLoop, lane: Sym) -> Sym | None:
     """The axis along which accesses that jump along the lane axis are contiguous."""
     weight: dict[Sym, int] = {}
     for offset, size in accesses(loop):
-        if step(offset, lane) in (0, 1):
+        if ex.step(offset, lane) in (0, 1):
             continue
         for axis in loop.axes:
-            if axis is not lane and step(offset, axis) == 1:
+            if axis is not lane and ex.step(offset, axis) == 1:
                 weight[axis] = weight.get(axis, 0) + size
     large = [a for a in weight if (extent((a,)) or _NARROW) >= _NARROW]
     if (extent((lane,)) or _NARROW) < _NARROW:

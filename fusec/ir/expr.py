@@ -92,6 +92,7 @@ __all__ = [
     "mul",
     "product",
     "row_major",
+    "step",
     "substitute",
     "substitute_all",
     "symbol",
@@ -134,6 +135,16 @@ def symbols(e: Expr) -> tuple[Sym, ...]:
             found.append(node)
         stack.extend(reversed(children(node)))
     return tuple(found)
+
+
+def step(e: Expr, axis: Sym) -> int | None:
+    """How far a value moves where an axis moves by one: a constant, or None where it is not one."""
+    if not any(s is axis for s in symbols(e)):
+        return 0
+    _, terms = linear_terms(e)
+    if any(a is not axis and any(s is axis for s in symbols(a)) for a, _ in terms):
+        return None
+    return next((c for a, c in terms if a is axis), None)
 
 
 def substitute(e: Expr, mapping: Mapping[Expr, Expr]) -> Expr:

@@ -194,20 +194,11 @@ def step_facts(program: LoopProgram, step: Compute) -> StepFacts:
     for load in lp.loads(step.value):
         buffer = program.buffers[load.buffer]
         size = min(buffer_bytes(buffer), visited * DTYPES[buffer.dtype].size)
-        if load.indirect or (live and _jumps(linear(load.index, buffer.stride), live[-1])):
+        offset = linear(load.index, buffer.stride)
+        if load.indirect or (live and ex.step(offset, live[-1]) not in (0, 1)):
             size *= _JUMPS
         reads[load.buffer] = max(reads.get(load.buffer, 0.0), size)
     return StepFacts(weight, operations, reads, buffer_bytes(program.buffers[step.output]))
-
-
-def _jumps(offset: Expr, axis: Expr) -> bool:
-    """Whether neighbouring points along the axis lie further apart than neighbours in memory."""
-    for atom, coefficient in ex.linear_terms(offset)[1]:
-        if atom is axis:
-            return coefficient != 1
-        if any(s is axis for s in ex.symbols(atom)):
-            return True
-    return False
 
 
 def kernel_time(

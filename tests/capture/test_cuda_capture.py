@@ -22,7 +22,11 @@ ROOT = Path(__file__).parents[2]
 NAMES = ("attention", "dropout", "masked", "mish", "tied", "inference", "dynamic")
 AGAIN = ("dynamic", "masked", "dropout")
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU"),
+    # What `found` takes most of a minute over is made once.
+    pytest.mark.xdist_group("cuda capture"),
+]
 
 
 def start(cache: Path, *names: str, **env: str) -> subprocess.Popen[str]:
