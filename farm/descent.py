@@ -7,15 +7,21 @@ farm to say whose turn it is.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from cache.errors import CacheError
 from farm.attempts import Attempts
+from farm.pool import TaskFailed
 from farm.quality_tasks import Candidate, Chosen, steps_of, steps_task
 from farm.races import Races
 from farm.untuned import Untuned
 from farm.urgency import behind
+from fusec.errors import FusecError
 from fusec.tune.neighbours import STEPS
+
+log = logging.getLogger("fusec.farm")
 
 
 class Descent:
@@ -39,10 +45,17 @@ class Descent:
         self._steps = 0
 
     async def step(self, device: str) -> bool:
-        """One race of every kernel that is not at its end. Whether there may be another."""
+        """One race of every kernel that is not at its end. Whether there may be another.
+
+        A descent whose next step cannot be found ends where it is.
+        """
         self._steps += 1
         await self._take_known()
-        nexts = await self._nexts()
+        try:
+            nexts = await self._nexts()
+        except (TaskFailed, CacheError, FusecError) as error:
+            log.warning("a descent ends early: %s", error, extra={"action": "tune"})
+            return False
         racing = []
         for digest, problem in nexts.items():
             if problem:

@@ -226,9 +226,7 @@ class Tuning:
                 turn.rounds += 1
                 self._wait(turn)
                 return
-            self._failures.pop(turn.name, None)
-            if not turn.again:
-                await self._index(turn.tenant).remove(turn.fingerprint)
+            await self._done(turn)
         except (TaskFailed, CacheError, FusecError, CannotTune) as error:
             await self._failed(turn, error)
 
@@ -238,13 +236,18 @@ class Tuning:
         self._metrics.tuned.labels("wrong" if wrong else "failed").inc()
         log.warning("tuning %s: %s", turn.fingerprint[:12], error, extra={"action": "tune"})
         self._failures[turn.name] += 1
-        if turn.again or (kind in _PASSING and self._failures[turn.name] < TRIES):
-            return  # the index has it, for a later read
-        del self._failures[turn.name]
+        if kind not in _PASSING or self._failures[turn.name] >= TRIES:
+            await self._done(turn)  # else the index has it, for a later read
+
+    async def _done(self, turn: _Turn) -> None:
+        """A graph is tuned, or given up."""
+        self._failures.pop(turn.name, None)
+        if turn.again:
+            return  # it was in no index
         try:
             await self._index(turn.tenant).remove(turn.fingerprint)
         except TaskFailed:
-            return  # counted already
+            return  # counted already; whoever reads the index finds what stands
 
     async def _round(self, turn: _Turn, space: Space, device: str) -> bool:
         """Whether another follows. Raises TaskFailed, CannotTune, CacheError, FusecError."""

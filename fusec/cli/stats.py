@@ -130,7 +130,8 @@ def _in_words(quality: Quality | None) -> tuple[str, str]:
     if quality is None:
         return "unreadable", "(fusec cache verify says more)"
     checked = quality.verification
-    return quality.tier, "not verified: compiled here" if checked is None else checked.text()
+    tier = f"{quality.tier} (a better one follows)," if quality.unfinished else quality.tier
+    return tier, "not verified: compiled here" if checked is None else checked.text()
 
 
 def _remote(options: Options) -> dict[str, object]:

@@ -87,6 +87,7 @@ def test_stats_tells_which_graphs_were_tuned_and_verified(monkeypatch, tmp_path,
         ("a", Quality(Tier.TUNED, "gpu:sm_90:nvidia-h200", 3, verification=passed)),
         ("b", Quality(Tier.UNTUNED, untuned=3, verification=skipped)),
         ("c", Quality(Tier.SINGLE)),
+        ("e", Quality(Tier.TUNED, "gpu:sm_90:nvidia-h200", 3, unfinished=True)),
     ):
         blobs = {"program": name.encode()}
         manifest = with_quality(Manifest.of("graph", blobs, pack({})), quality)
@@ -105,6 +106,7 @@ def test_stats_tells_which_graphs_were_tuned_and_verified(monkeypatch, tmp_path,
         "untuned skipped: no worker has a GPU of sm_90",
         "single not verified: compiled here",
         "unreadable (fusec cache verify says more)",
+        "tuned (a better one follows), not verified: compiled here",
     ]
     assert run(["stats", "--graphs", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
@@ -112,7 +114,7 @@ def test_stats_tells_which_graphs_were_tuned_and_verified(monkeypatch, tmp_path,
     assert listed[f"graph/{'d' * 64}"] is None
     assert run(["stats", "--json"]) == 0
     local = json.loads(capsys.readouterr().out)["local"]
-    assert local["graphs"] == {"tuned": 1, "untuned": 1, "single": 1}
+    assert local["graphs"] == {"tuned": 2, "untuned": 1, "single": 1}
     assert local["verification"] == {"passed": 1, "skipped": 1}
     assert {item.at for item in store.list_entries()} == {1e9}, "to look at it is no use"
 

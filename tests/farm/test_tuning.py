@@ -22,6 +22,7 @@ from farm.shelf import Shelf
 from farm.untuned import UntunedIndex
 from fusec.artifact.quality import Outcome, Tier, quality_of
 from fusec.cli.parser import run as command
+from fusec.errors import CompileError
 from fusec.options import Options, Target
 from fusec.remote.farm import FarmClient
 from fusec.remote.protocol import FarmJob, JobState
@@ -236,6 +237,21 @@ def test_a_descent_goes_on_after_a_restart_and_is_done_once_a_kernel(
         assert stages.count(event) == 1, event
 
 
+def test_a_descent_that_fails_ends_with_what_it_has(
+    client: NewClient, stages: TinyStages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: object, history: object, record: bytes) -> bytes:
+        raise CompileError("no steps today")
+
+    monkeypatch.setattr("tests.farm.tiny_stages.TinyQuality.step", broken)
+    job = deep("t.a")
+    with running(stages, gpu=True) as farm:
+        assert submit(client, farm, job) is JobState.DONE
+        until(lambda: is_final(farm, job))
+        assert tier(farm, job) is Tier.TUNED
+        until(lambda: waits_by_the_index(farm.store) == {})
+
+
 async def _never(self: object, device: str) -> bool:
     await asyncio.Event().wait()
     raise AssertionError("it is cancelled")
@@ -329,6 +345,7 @@ def test_retune_says_why_it_does_nothing(
         refused(farm, job.fingerprint[:12], "64 hex digits")
         assert command(["farm", "drain", "--remote", farm.url]) == 0
         refused(farm, job.fingerprint, "being drained")
+        assert command(["farm", "undrain", "--remote", farm.url]) == 0
     with running(replace(stages, toolchain="u" * 64), gpu=False, store=store) as farm:
         refused(farm, job.fingerprint, "another release")
     with running(stages, gpu=True, store=store, config=FarmConfig(tune=False)) as farm:
