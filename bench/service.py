@@ -2,19 +2,19 @@
 
 import argparse
 import contextlib
-import os
 import secrets
 import shutil
 import socket
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
-from bench import display, machine, server
+from rich.console import Console
+
+from bench import display, load, machine, server
+from bench.load import Case, Figure, Sample
 from cache.artifacts import publish
 from cache.digest import digest
 from cache.local import LocalStore
@@ -25,40 +25,31 @@ Starts the service as a process of its own over a store on disk, and Redis besid
 over keep-alive connections on loopback: an entry of 1 KB, blobs of 64 KB and 4 MB of noise. Counted
 is the CPU time of the server's process, so that the client and the rest of the machine do not
 matter. `memory` are hits that the service keeps in memory; `disk` are those of a service that keeps
-nothing, each read from its store, checked and compressed. `growth` is what the service's memory
-grew by from the first tenth of a case to its end.
+nothing, each read from its store, checked and compressed. `churn` is for the memory alone:
+thousands of entries and blobs, more than the service may keep, and as many that are not there.
+
+A line says how a case went as soon as it has ended. `--memory` prints the server's memory over
+time as well, so that a run that is interrupted still has said what it saw; `growth` is from the
+first tenth of a case (its first minute, in long runs) to its end.
 """
 _EXAMPLES = """\
 examples:
   python -m bench.service                     about a minute
-  python -m bench.service --seconds 3600      is its memory flat over an hour of load?
+  python -m bench.service --seconds 3600 --sides churn --memory
+                                              is its memory flat over an hour of load?
   python -m bench.service --quick --json out.json
 """
 SIZES = {"entry 1 KB": 1 << 10, "blob 64 KB": 64 << 10, "blob 4 MB": 4 << 20}
+CHURN = "churn"
+SIDES = ("memory", "disk", "redis", CHURN)
 _DISTINCT = 16  # things asked for in turn
-_TICK = os.sysconf("SC_CLK_TCK")
+# What each service keeps in memory, in bytes, and for how long it believes an entry. But for churn
+# it is for ever or not at all, so that each side stays what it is.
+_KEEPS = {"memory": (512 << 20, 1e6), "disk": (0, 0.0), CHURN: (32 << 20, 5.0)}
+_CHURN_SIZE = 16 << 10
 
-
-@dataclass(frozen=True)
-class Figure:
-    """One case of one server. cpu_s: of the server's process; growth: bytes of its memory."""
-
-    requests: int
-    wall_s: float
-    cpu_s: float
-    growth: int
-
-    @property
-    def per_cpu_s(self) -> float:
-        return self.requests / self.cpu_s if self.cpu_s else float("inf")
-
-
-@dataclass(frozen=True)
-class Case:
-    """What is asked of a server: the bytes of each request, and the bytes of each answer."""
-
-    requests: tuple[bytes, ...]
-    reply: Callable[[socket.socket, bytearray], None]
+Figures = dict[str, dict[str, Figure]]
+"""By case, then by side."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -66,46 +57,53 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _arguments(argv)
     out = display.console()
     about = machine.describe(1)
-    out.print(machine.line(about), soft_wrap=True)
-    seconds = 0.3 if arguments.quick else arguments.seconds
-    found: dict[str, dict[str, Figure]] = {}
+    _say(out, machine.line(about))
+    found: Figures = {}
     with tempfile.TemporaryDirectory(prefix="fusec-bench-") as folder:
-        root = Path(folder)
-        keys, blobs = _fill(root / "store")
-        for side, memory in (("memory", 512 << 20), ("disk", 0)):
-            with _service(root / "store", memory) as (pid, port):
-                for name in SIZES:
-                    case = _http_case(name, keys, blobs)
-                    found.setdefault(name, {})[side] = _load(
-                        pid, port, case, seconds, arguments.connections
+        for side in arguments.sides:
+            with _server(side, Path(folder), arguments.quick) as started:
+                if started is None:
+                    _say(out, "redis-server is not installed: no figures for it")
+                    continue
+                pid, port, cases = started
+                for name, case in cases.items():
+                    told = _teller(out, name, side) if arguments.memory else lambda _: None
+                    figure = load.run(
+                        pid, port, case, arguments.seconds, arguments.connections, told
                     )
-        redis = shutil.which("redis-server")
-        if redis is None:
-            out.print("redis-server is not installed: no column for it")
-        else:
-            with _redis(redis, root) as (pid, port):
-                for name, size in SIZES.items():
-                    case = _redis_case(port, size)
-                    found[name]["redis"] = _load(pid, port, case, seconds, arguments.connections)
-    result = {
-        "machine": about,
-        "cases": {
-            name: {
-                side: {**asdict(each), "per_cpu_s": each.per_cpu_s} for side, each in row.items()
-            }
-            for name, row in found.items()
-        },
+                    found.setdefault(name, {})[side] = figure
+                    _say(out, _line(name, side, figure))
+    cases = {
+        name: {
+            side: {**asdict(each), "requests": each.requests, "per_cpu_s": each.per_cpu_s}
+            for side, each in row.items()
+        }
+        for name, row in found.items()
     }
-    display.write_json(arguments.json, result)
-    for name, row in found.items():
-        for side, figure in row.items():
-            out.print(
-                f"{name:11} {side:7} {figure.per_cpu_s:9.0f} a CPU-second, "
-                f"{figure.requests / figure.wall_s:8.0f} a second, "
-                f"growth {figure.growth / 1e6:6.1f} MB",
-                highlight=False,
-            )
+    display.write_json(arguments.json, {"machine": about, "cases": cases})
     return 0
+
+
+def _say(out: Console, text: str) -> None:
+    out.print(text, soft_wrap=True, markup=False)
+
+
+def _line(name: str, side: str, figure: Figure) -> str:
+    return (
+        f"{name:11} {side:7} {figure.per_cpu_s:9.0f} a CPU-second, "
+        f"{figure.requests / figure.wall_s:8.0f} a second, growth {figure.growth / 1e6:6.1f} MB"
+    )
+
+
+def _teller(out: Console, name: str, side: str) -> Callable[[Sample], None]:
+    def tell(sample: Sample) -> None:
+        _say(
+            out,
+            f"  {name:11} {side:7} after {sample.at_s:6.1f} s: {sample.resident / 1e6:7.1f} MB in "
+            f"memory; {sample.requests} requests, {sample.served / 1e9:.2f} GB served",
+        )
+
+    return tell
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -116,40 +114,93 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="a case and side; default 5")
+    parser.add_argument(
+        "--sides",
+        nargs="+",
+        choices=SIDES,
+        default=SIDES[:3],
+        help=f"what to measure; default {' '.join(SIDES[:3])}",
+    )
+    parser.add_argument("--memory", action="store_true", help="print the memory over time as well")
     parser.add_argument("--connections", type=int, default=16, help="default: 16")
     parser.add_argument(
         "--quick", action="store_true", help="a third of a second each: a smoke test"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.quick:
+        arguments.seconds = 0.3
+    return arguments
+
+
+@contextlib.contextmanager
+def _server(
+    side: str, folder: Path, quick: bool
+) -> Iterator[tuple[int, int, dict[str, Case]] | None]:
+    """The server of a side: its process id, its port, its cases; None without a Redis."""
+    if side == "redis":
+        program = shutil.which("redis-server")
+        if program is None:
+            yield None
+            return
+        with _redis(program, folder) as (pid, port):
+            yield pid, port, {name: _redis_case(port, size) for name, size in SIZES.items()}
+        return
+    store = folder / side
+    if side == CHURN:
+        cases = {"mixed": _churn_case(store, 100 if quick else 5000)}
+    else:
+        keys, blobs = _fill(store)
+        cases = {name: _http_case(name, keys, blobs) for name in SIZES}
+    memory, entry_ttl_s = _KEEPS[side]
+    with _service(store, memory, entry_ttl_s) as (pid, port):
+        yield pid, port, cases
 
 
 def _fill(folder: Path) -> tuple[list[str], dict[int, list[str]]]:
     """A store with entries of about 1 KB, and blobs of the other sizes; their names."""
     store = LocalStore(folder)
-    keys: list[str] = []
-    for number in range(_DISTINCT):
-        keys.append(f"graph/{number:064x}")
-        made = Manifest.of("graph", {"b": b"x"}, secrets.token_bytes(800))
-        publish(store, keys[-1], made, {"b": b"x"})
-    blobs: dict[int, list[str]] = {}
-    for size in (SIZES["blob 64 KB"], SIZES["blob 4 MB"]):
-        for _ in range(_DISTINCT):
-            data = secrets.token_bytes(size)
-            store.put_blob(digest(data), data)
-            blobs.setdefault(size, []).append(digest(data))
+    keys = [_entry(store, number) for number in range(_DISTINCT)]
+    blobs = {
+        size: [_blob(store, size) for _ in range(_DISTINCT)]
+        for size in (SIZES["blob 64 KB"], SIZES["blob 4 MB"])
+    }
     return keys, blobs
 
 
+def _entry(store: LocalStore, number: int) -> str:
+    key = f"graph/{number:064x}"
+    publish(store, key, Manifest.of("graph", {"b": b"x"}, secrets.token_bytes(800)), {"b": b"x"})
+    return key
+
+
+def _blob(store: LocalStore, size: int) -> str:
+    data = secrets.token_bytes(size)
+    store.put_blob(digest(data), data)
+    return digest(data)
+
+
 def _http_case(name: str, keys: list[str], blobs: dict[int, list[str]]) -> Case:
-    size = SIZES[name]
-    paths = [f"/v1/blobs/{each}" for each in blobs.get(size, ())] or [
+    paths = [f"/v1/blobs/{each}" for each in blobs.get(SIZES[name], ())] or [
         f"/v1/entries/{key}" for key in keys
     ]
-    return Case(
-        tuple(f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode() for path in paths),
-        _read_http,
-    )
+    return Case(tuple(map(_get, paths)), _read_http)
+
+
+def _churn_case(folder: Path, count: int) -> Case:
+    """`count` entries, as many blobs, and eight times as many names of nothing, mixed."""
+    store = LocalStore(folder)
+    paths = [f"/v1/entries/{_entry(store, number)}" for number in range(count)]
+    paths += [f"/v1/blobs/{_blob(store, _CHURN_SIZE)}" for _ in range(count)]
+    for _ in range(4 * count):
+        absent = secrets.token_hex(32)
+        paths += [f"/v1/entries/kernel/{absent}", f"/v1/blobs/{absent}"]
+    secrets.SystemRandom().shuffle(paths)
+    return Case(tuple(map(_get, paths)), _read_any)
+
+
+def _get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode()
 
 
 def _redis_case(port: int, size: int) -> Case:
@@ -167,68 +218,40 @@ def _command(*parts: bytes) -> bytes:
     return b"*%d\r\n%s" % (len(parts), made)
 
 
-def _load(pid: int, port: int, case: Case, seconds: float, connections: int) -> Figure:
-    """Ask for `seconds` over all connections at once; figures without the first round."""
-    started = threading.Barrier(connections + 1)
-    stop = threading.Event()
-    counts = [0] * connections
-    faults: list[Exception] = []
-
-    def work(me: int) -> None:
-        buffer = bytearray(1 << 20)
-        try:
-            with socket.create_connection(("127.0.0.1", port)) as connection:
-                for request in case.requests:
-                    connection.sendall(request)
-                    case.reply(connection, buffer)
-                started.wait()
-                turn = me
-                while not stop.is_set():
-                    connection.sendall(case.requests[turn % len(case.requests)])
-                    case.reply(connection, buffer)
-                    counts[me] += 1
-                    turn += 1
-        except (OSError, ValueError) as error:
-            faults.append(error)
-            started.abort()
-
-    threads = [threading.Thread(target=work, args=(me,)) for me in range(connections)]
-    for thread in threads:
-        thread.start()
-    with contextlib.suppress(threading.BrokenBarrierError):
-        started.wait()
-    cpu, wall = _cpu_s(pid), time.perf_counter()
-    time.sleep(seconds / 10)
-    memory = _memory(pid)
-    time.sleep(seconds * 0.9)
-    stop.set()
-    cpu, wall, done = _cpu_s(pid) - cpu, time.perf_counter() - wall, sum(counts)
-    growth = _memory(pid) - memory
-    for thread in threads:
-        thread.join()
-    if faults:
-        raise faults[0]
-    return Figure(done, wall, cpu, growth)
+def _read_http(connection: socket.socket, buffer: bytearray) -> int:
+    status, size = _answer(connection, buffer)
+    if status != b"200":
+        raise ValueError(f"status {status.decode()}")
+    return size
 
 
-def _read_http(connection: socket.socket, buffer: bytearray) -> None:
+def _read_any(connection: socket.socket, buffer: bytearray) -> int:
+    status, size = _answer(connection, buffer)
+    if status not in (b"200", b"404"):
+        raise ValueError(f"status {status.decode()}")
+    return size
+
+
+def _answer(connection: socket.socket, buffer: bytearray) -> tuple[bytes, int]:
+    """An answer's status and its body's bytes, which are read and thrown away."""
     view, got = memoryview(buffer), 0
     while (end := buffer.find(b"\r\n\r\n", 0, got)) < 0:
         got += _some(connection, view[got:])
     head = bytes(view[:end]).lower()
-    if not head.startswith(b"http/1.1 200"):
-        raise ValueError(head[:80])
     length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
     _drain(connection, view, length - (got - end - 4))
+    return head.split(b" ", 2)[1], length
 
 
-def _read_redis(connection: socket.socket, buffer: bytearray) -> None:
+def _read_redis(connection: socket.socket, buffer: bytearray) -> int:
     view, got = memoryview(buffer), 0
     while (end := buffer.find(b"\r\n", 0, got)) < 0:
         got += _some(connection, view[got:])
     if buffer[0:1] != b"$":
         raise ValueError(bytes(view[:end]))
-    _drain(connection, view, int(bytes(view[1:end])) + 2 - (got - end - 2))
+    length = int(bytes(view[1:end]))
+    _drain(connection, view, length + 2 - (got - end - 2))
+    return length
 
 
 def _drain(connection: socket.socket, view: memoryview, left: int) -> None:
@@ -244,12 +267,11 @@ def _some(connection: socket.socket, view: memoryview) -> int:
 
 
 @contextlib.contextmanager
-def _service(folder: Path, memory: int) -> Iterator[tuple[int, int]]:
+def _service(folder: Path, memory: int, entry_ttl_s: float) -> Iterator[tuple[int, int]]:
     port = server.free_port()
     command = [sys.executable, "-m", "cache", "serve", "--port", str(port)]
     command += ["--store", f"file://{folder}", "--memory-bytes", str(memory)]
-    # Entries are read again after this time; here each side is to stay what it is.
-    command += ["--entry-ttl-s", "1000000" if memory else "0"]
+    command += ["--entry-ttl-s", str(entry_ttl_s)]
     with server.running(command, port) as pid:
         yield pid, port
 
@@ -260,17 +282,6 @@ def _redis(program: str, folder: Path) -> Iterator[tuple[int, int]]:
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir"]
     with server.running([*command, str(folder)], port) as pid:
         yield pid, port
-
-
-def _cpu_s(pid: int) -> float:
-    """User and system seconds of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICK
-
-
-def _memory(pid: int) -> int:
-    """Bytes that a process has in memory."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 if __name__ == "__main__":
