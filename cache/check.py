@@ -1,4 +1,4 @@
-"""Whether a service works: a blob of random bytes goes there and comes back."""
+"""Whether a service works: a blob comes back, and a record changes under a condition alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import secrets
 import time
 from dataclasses import dataclass
 
+from cache import key as keys
 from cache.client import CacheClient
 from cache.digest import digest
 from cache.errors import Corrupt
@@ -36,3 +37,24 @@ def round_trip(client: CacheClient, size: int = CHECK_BYTES) -> RoundTrip:
     if found is None:
         raise Corrupt("the service took a blob and has not got it")
     return RoundTrip(size, written - started, time.perf_counter() - written)
+
+
+def compare_and_swap(client: CacheClient) -> None:
+    """Write a record and change it, as the farm's leases do. A collection removes it.
+
+    Raises what `CacheClient` raises: NoSwap where the service's store gets conditions wrong.
+    Raises Corrupt where the service itself does.
+    """
+    name = f"{keys.LEASE}/{secrets.token_hex(32)}"
+    first, second, third = b"1", b"2", b"3"
+    steps = (
+        (None, first, True),
+        (None, second, False),
+        (digest(second), third, False),
+        (digest(first), third, True),
+    )
+    for expected, data, written in steps:
+        if client.swap_record(name, expected, data) is not written:
+            raise Corrupt("the service changes records though the condition does not hold")
+    if client.get_record(name) != third:
+        raise Corrupt("the service took a record and has not got it")

@@ -5,6 +5,7 @@
     ├── Refused          it answered no: token, permission, configuration
     │   ├── MissingBlobs     an entry names blobs that the store does not hold
     │   ├── Fenced           a writer's lease is over: somebody else does its work
+    │   ├── NoSwap           the store cannot change a value under a condition
     │   └── NotBetter        what stands is good, and what was to replace it is no better
     ├── Corrupt          bytes are not what their digest or checksum promises
     ├── TooLarge         a size is over a limit of `cache.protocol`
@@ -63,6 +64,15 @@ class Fenced(Refused):
     """A writer showed a claim that is not of the lease which stands."""
 
     default_hint = "another has taken the work over and publishes it; nothing is lost"
+
+
+class NoSwap(Refused):
+    """What was asked for rests on compare and swap, which the store gets wrong."""
+
+    default_hint = (
+        "artifacts are kept there all the same; but none is replaced by a tuned one, and the farm "
+        "may have one gateway only, without leases (FUSEC_FARM_LEASE_S=0)"
+    )
 
 
 class NotBetter(Refused):

@@ -31,7 +31,8 @@ _COLLECTION_SECONDS: Final = (0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 1800.0, 3600.0
 _ENTRIES: Final = (*sorted(KINDS), REVOKED, DOOMED)
 _READ: Final = (*_ENTRIES, "blob")
 _STATUSES: Final = tuple(
-    "200 201 204 206 304 307 400 401 403 404 405 409 412 413 416 422 423 429 500 503 507".split()
+    "200 201 204 206 304 307 400 401 403 404 405 409 412 413 416 422 423 429"
+    " 500 501 503 507".split()
 )
 STORE_EVENTS: Final = (
     "corrupt", "store_full", "io_errors", "near_errors", "far_errors", "near_hits", "near_misses"

@@ -63,7 +63,8 @@ class SwapStore(Store, Protocol):
 
     What stands is named by the digest of its bytes (`cache.digest`). Beside entries it keeps
     records: a few bytes under a name of their own (`key.parse_record`), which change often, are
-    written by compare and swap alone and are never cached anywhere.
+    written by compare and swap alone and are never cached anywhere. Raises NoSwap where what it is
+    built on gets that wrong.
     """
 
     def swap_entry(self, key: str, expected: str, manifest_bytes: bytes) -> bool:

@@ -85,7 +85,7 @@ def seaweedfs_server(
             process.child.pid,
             f"http://127.0.0.1:{process.metrics_port}/metrics",
         )
-        _make_bucket(server, process)
+        make_bucket(server, process.child, process.log, START_SECONDS)
         yield server
 
 
@@ -167,8 +167,13 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _make_bucket(server: S3Server, process: _Process) -> None:
-    """Create the bucket as soon as the server answers."""
+def make_bucket(
+    server: S3Server, child: subprocess.Popen[bytes], log: Path, seconds: float
+) -> None:
+    """Create a server's bucket as soon as it answers.
+
+    Raises NotReachable if its process ends, or after so many seconds; with the end of its log.
+    """
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
@@ -186,7 +191,7 @@ def _make_bucket(server: S3Server, process: _Process) -> None:
             request_checksum_calculation="when_required",
         ),
     )
-    give_up = time.monotonic() + START_SECONDS
+    give_up = time.monotonic() + seconds
     try:
         while True:
             try:
@@ -199,8 +204,8 @@ def _make_bucket(server: S3Server, process: _Process) -> None:
                 failure: Exception = error
             except BotoCoreError as error:
                 failure = error
-            if process.child.poll() is not None or time.monotonic() > give_up:
-                last = process.log.read_text(errors="replace")[-1000:]
+            if child.poll() is not None or time.monotonic() > give_up:
+                last = log.read_text(errors="replace")[-1000:]
                 raise NotReachable("the S3 server did not start", hint=last) from failure
             time.sleep(0.1)
     finally:

@@ -22,6 +22,7 @@ from cache.errors import (
     Corrupt,
     Fenced,
     MissingBlobs,
+    NoSwap,
     NotReachable,
     ProtocolError,
     Refused,
@@ -32,6 +33,7 @@ from cache.tls import ClientTls
 from cache.tracing import OFF, Tracing, headers_of
 
 _RETRIED = (httpx.ConnectError, httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
+_JUDGED = frozenset({501, 507})
 _PROBE_TIMEOUT_S = 2.0
 
 
@@ -124,10 +126,11 @@ class Transport:
     ) -> Reply:
         """One request and its answer of at most `limit` bytes, whatever its status below 500.
 
-        Without `timeout` the time is the budget's and a 5xx other than 507 is NotReachable. With
-        it, the caller's time applies to the answer (the budget's still to the connection) and any
-        status is returned. Of a body that was cut only the rest is asked for, where it can be.
-        Raises TooLarge if the answer is larger than `limit`.
+        Without `timeout` the time is the budget's and a 5xx is NotReachable, but for what a live
+        service says of its store (501, 507). With it, the caller's time applies to the answer (the
+        budget's still to the connection) and any status is returned. Of a body that was cut only
+        the rest is asked for, where it can be. Raises TooLarge if the answer is larger than
+        `limit`.
         """
         try:
             self._budget.admit()
@@ -154,7 +157,7 @@ class Transport:
                 self._metrics.add("retries")
                 continue
             waited = time.monotonic() - started
-            if timeout is None and reply.status >= 500 and reply.status != 507:
+            if timeout is None and reply.status >= 500 and reply.status not in _JUDGED:
                 self._lost(waited, f"{method} {self.url}{path}: status {reply.status}")
                 raise NotReachable(f"{self.url}{path}: {_error_text(reply)}")
             transfer = (len(reply.body) + len(body or b"")) / MIN_RATE
@@ -296,6 +299,7 @@ def check_status(reply: Reply, path: str) -> None:
         413: TooLarge,
         422: Corrupt,
         423: Fenced,
+        501: NoSwap,
         507: StoreFull,
     }
     raise made.get(reply.status, ProtocolError)(text)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import pytest
 from moto.server import ThreadedMotoServer
 
@@ -11,12 +12,14 @@ from cache.breaker import DelayBudget
 from cache.client import CacheClient
 from cache.config import ServiceConfig
 from cache.embedded import serve_in_thread
+from cache.errors import NoSwap
 from cache.local import LocalStore
 from cache.memory import MemoryStore
 from cache.s3 import S3Store
 from cache.store import Store
 from cache.testing import S3Server, seaweedfs_server
 from cache.tiered import TieredStore
+from tests.cache.radosgw import missing_programs, radosgw_server
 from tests.cache.samples import fresh_name
 
 MakeStore = Callable[[], Store]
@@ -29,6 +32,15 @@ def seaweedfs() -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="session")
+def radosgw() -> Iterator[S3Server]:
+    missing = missing_programs()
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)} (apt radosgw ceph-mon ceph-osd)")
+    with radosgw_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def moto() -> Iterator[str]:
     """The address of a moto server with a bucket named fusec."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
@@ -36,7 +48,7 @@ def moto() -> Iterator[str]:
     host, port = server.get_host_and_port()
     endpoint = f"http://{host}:{port}"
     with s3_store(endpoint) as store:
-        store._client.create_bucket(Bucket="fusec")
+        store.bucket.client.create_bucket(Bucket="fusec")
     yield endpoint
     server.stop()
 
@@ -59,6 +71,21 @@ def seaweed_store(seaweedfs: S3Server) -> Iterator[S3Store]:
         yield store
 
 
+@pytest.fixture
+def memory() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def http(memory: MemoryStore) -> Iterator[httpx.Client]:
+    """To a service over `memory`."""
+    with (
+        serve_in_thread(ServiceConfig(port=0), store=memory) as running,
+        httpx.Client(base_url=running.url, trust_env=False) as client,
+    ):
+        yield client
+
+
 @pytest.fixture(
     params=[
         "memory",
@@ -67,6 +94,7 @@ def seaweed_store(seaweedfs: S3Server) -> Iterator[S3Store]:
         "client",
         "s3-moto",
         pytest.param("s3-seaweedfs", marks=pytest.mark.s3),
+        pytest.param("s3-radosgw", marks=[pytest.mark.s3, pytest.mark.extended]),
     ]
 )
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
@@ -88,3 +116,15 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
                 yield stack.enter_context(s3_store(request.getfixturevalue("moto")))
             case "s3-seaweedfs":
                 yield request.getfixturevalue("seaweed_store")
+            case "s3-radosgw":
+                server = request.getfixturevalue("radosgw")
+                keys = (server.access_key, server.secret_key)
+                yield stack.enter_context(s3_store(server.endpoint, *keys))
+
+
+@pytest.fixture
+def swaps(store: Store, request: pytest.FixtureRequest) -> None:
+    """For tests of compare and swap. Of a store that cannot, all that is asked is to say so."""
+    if "s3-radosgw" in request.node.name:
+        mark = pytest.mark.xfail(raises=NoSwap, strict=True, reason="its If-Match is wrong")
+        request.applymarker(mark)

@@ -13,12 +13,14 @@ from cache.embedded import serve_app_in_thread
 class MiniS3:
     """Objects by path. `fault` is asked about each request: None, or (status, code) to answer.
 
-    `valid` holds the access keys that are good; None takes every one.
+    `valid` holds the access keys that are good; None takes every one. `matches` False is a server
+    that does not look at If-Match.
     """
 
     objects: dict[str, bytes] = field(default_factory=dict)
     fault: object = None
     valid: set[str] | None = None
+    matches: bool = True
     requests: int = 0
     keys_seen: list[str] = field(default_factory=list)
     url: str = ""
@@ -35,6 +37,11 @@ class MiniS3:
         if method == "PUT":
             if headers.get("if-none-match") == "*" and path in self.objects:
                 return _error(412, "PreconditionFailed")
+            if self.matches and "if-match" in headers:
+                if path not in self.objects:
+                    return _error(404, "NoSuchKey")
+                if headers["if-match"] != _etag(self.objects[path]):
+                    return _error(412, "PreconditionFailed")
             self.objects[path] = body
             return 200, {"etag": _etag(body)}, b""
         if method == "DELETE":

@@ -35,7 +35,9 @@ def test_a_round_trip(token, capsys):
     store = MemoryStore()
     with serve_in_thread(_config("write"), store=store) as service:
         assert main(["check", service.url, "--token-file", token]) == 0
-    assert "65536 bytes put in" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "65536 bytes put in" in out
+    assert "records change under their condition alone" in out
     assert store.describe()["blobs"] == 1
 
 

@@ -27,14 +27,14 @@ from tests.cache.servers import dripping, fixed, free_port, head, raw_server, si
 
 
 def objects(store):
-    listed = store._client.list_objects_v2(Bucket="fusec", Prefix=store._base)
+    listed = store.bucket.client.list_objects_v2(Bucket="fusec", Prefix=store.bucket.prefix)
     return [item["Key"] for item in listed.get("Contents", ())]
 
 
 def overwrite(store, part, change):
     (name,) = [name for name in objects(store) if part in name]
-    body = store._client.get_object(Bucket="fusec", Key=name)["Body"].read()
-    store._client.put_object(Bucket="fusec", Key=name, Body=change(body))
+    body = store.bucket.client.get_object(Bucket="fusec", Key=name)["Body"].read()
+    store.bucket.client.put_object(Bucket="fusec", Key=name, Body=change(body))
 
 
 def flip(body):
@@ -72,7 +72,7 @@ class TestRealServer:
     def test_one_of_many_racing_stores_wins(self, seaweedfs):
         keys = (seaweedfs.access_key, seaweedfs.secret_key)
         first = s3_store(seaweedfs.endpoint, *keys)
-        prefix = first._base.removesuffix("/v1")
+        prefix = first.bucket.prefix.removesuffix("/v1/")
         stores = [first] + [
             S3Store(
                 "fusec",
@@ -118,10 +118,10 @@ class TestRealServer:
 
     def test_layout(self, seaweed_store):
         publish(seaweed_store, key(), manifest({"a": b"x"}), {"a": b"x"})
-        base, name = seaweed_store._base, digest(b"x")
+        base, name = seaweed_store.bucket.prefix, digest(b"x")
         assert objects(seaweed_store) == [
-            f"{base}/blobs/{name[:2]}/{name}.zst",
-            f"{base}/entries/{key()}",
+            f"{base}blobs/{name[:2]}/{name}.zst",
+            f"{base}entries/{key()}",
         ]
 
     def test_wrong_secret_is_refused(self, seaweedfs):
@@ -140,7 +140,7 @@ class TestRealServer:
     def test_killed_server_comes_back_with_what_it_had(self, tmp_path):
         with seaweedfs_server(tmp_path) as server:
             with s3_store(server.endpoint, server.access_key, server.secret_key) as store:
-                prefix = store._base.removesuffix("/v1")
+                prefix = store.bucket.prefix.removesuffix("/v1/")
                 for i in range(20):
                     publish(store, key(i), manifest({"a": noise(9000, i)}), {"a": noise(9000, i)})
             os.kill(server.pid, signal.SIGKILL)
@@ -184,7 +184,7 @@ def stores(request):
         s3_store(endpoint, *keys) as one,
         S3Store(
             "fusec",
-            one._base.removesuffix("/v1"),
+            one.bucket.prefix.removesuffix("/v1/"),
             endpoint=endpoint,
             access_key=keys[0],
             secret_key=keys[1],
@@ -198,6 +198,7 @@ def test_a_touch_does_not_undo_what_came_between_its_read_and_its_write(stores, 
     one, two = stores
     old, new = manifest({}, meta=b"old").encode(), manifest({}, meta=b"new").encode()
     one.put_entry(key(), old)
+    one.touch_entry(key())  # by which it knows that the server's conditions hold
     came = []
 
     def between(**_):
@@ -206,7 +207,7 @@ def test_a_touch_does_not_undo_what_came_between_its_read_and_its_write(stores, 
         else:
             came.append(two.delete_entry(key()) is None)
 
-    one._client.meta.events.register("before-send.s3.PutObject", between)
+    one.bucket.client.meta.events.register("before-send.s3.PutObject", between)
     one.touch_entry(key())
     assert came == [True]
     assert one.get_entry(key()) == (new if what == "swapped" else None)

@@ -17,6 +17,7 @@ from cache.store import get_blobs
 from tests.cache.samples import BLOBS, key, manifest, noise, put
 
 ABSENT = digest(b"never written")
+swaps = pytest.mark.usefixtures("swaps")
 
 
 def entry(store, blob: bytes = b"x", meta: bytes = b"") -> bytes:
@@ -140,6 +141,7 @@ def test_one_of_many_concurrent_writers_wins(store):
     assert store.get_entry(key()) == values[written.index(True)]
 
 
+@swaps
 def test_an_entry_is_swapped_for_the_one_that_was_seen(store):
     first, second, third = (entry_of_tier(store, tier) for tier in (0, 1, 2))
     assert not store.swap_entry(key(), digest(first), second), "nothing stands"
@@ -154,6 +156,7 @@ def test_an_entry_is_swapped_for_the_one_that_was_seen(store):
     assert store.get_entry(key()) == third
 
 
+@swaps
 def test_of_many_who_swap_one_does(store):
     first = entry_of_tier(store, 0)
     store.put_entry(key(), first)
@@ -164,6 +167,7 @@ def test_of_many_who_swap_one_does(store):
     assert store.get_entry(key()) == values[done.index(True)]
 
 
+@swaps
 def test_records_change_by_compare_and_swap(store):
     name = f"lease/{7:064x}"
     assert store.get_record(name) is None
@@ -180,6 +184,7 @@ def test_records_change_by_compare_and_swap(store):
     assert store.describe()["entries"] == 0
 
 
+@swaps
 def test_of_many_who_swap_a_record_one_does(store):
     name = f"lease/{1:064x}"
     expected = None
@@ -206,6 +211,7 @@ def test_odd_records_are_refused(store):
         store.get_entry(f"lease/{1:064x}")
 
 
+@swaps
 def test_a_claim_is_borne_out_by_the_lease_that_stands(store):
     claim = Claim("ab" * 8, 5)
     lease = Lease("ab" * 8, "http://10.0.0.1:8701", "0" * 64, 5, 0, 6.0)
@@ -226,6 +232,7 @@ def test_what_is_expected_is_a_digest(store, bad):
         store.swap_entry(key(), bad, entry(store))
 
 
+@swaps
 def test_a_better_artifact_takes_the_place_of_the_one_that_was_seen(store):
     quick = Manifest.of("graph", BLOBS, b"quick", tier=0)
     publish(store, key(), quick, BLOBS)
