@@ -47,7 +47,7 @@ def write(store: Collectable, out: IO[bytes]) -> Moved:
     wanted: set[str] = set()
     left_out: list[str] = []
     for item in _manifests(store.list_entries()):
-        data = store.get_entry(item.name)
+        data = store.peek_entry(item.name)
         if data is None:
             continue
         try:
@@ -127,7 +127,7 @@ def audit(store: Collectable, trust: Trust = OWN_STORE) -> Audit:
         if store.get_blob(item.name) is None:
             damaged.append(f"blob {item.name}: its bytes are not what its name says")
     for item in _manifests(list(store.list_entries())):
-        data = store.get_entry(item.name)
+        data = store.peek_entry(item.name)
         if data is None:
             continue
         entries += 1

@@ -12,22 +12,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from cache import doomed
 from cache import key as keys
 from cache.artifacts import open_entry
+from cache.digest import digest
 from cache.doomed import Doomed
-from cache.errors import CacheError, NotReachable
+from cache.errors import CacheError, NewerVersion, NoSwap, NotReachable
 from cache.inventory import Inventory, Item
-from cache.store import Store
+from cache.store import SwapStore
 from cache.trust import OWN_STORE
 
 log = logging.getLogger("fusec.cache")
 
+T = TypeVar("T")
+
 BATCH: Final = 1000
+READERS: Final = 16
+"""Entries that are read at the same time: in S3 each takes its answer's time."""
 MIN_GRACE_S: Final = 3600.0
 RECORD_S: Final = 3600.0
 """A lease goes when nobody has changed it for so long: one in use is renewed all the time, and
@@ -38,7 +44,8 @@ FENCE_S: Final = 600.0
 to see the list."""
 
 
-class Collectable(Store, Inventory, Protocol):
+@runtime_checkable
+class Collectable(SwapStore, Inventory, Protocol):
     """A store with an inventory."""
 
 
@@ -61,6 +68,15 @@ class Policy:
     def needs_use(self) -> bool:
         """Whether it asks when an entry was used."""
         return self.max_age_s is not None or self.max_bytes is not None
+
+
+def shares(stores: Sequence[Inventory], max_bytes: int) -> list[Policy]:
+    """Bounds by which stores keep to `max_bytes` together: in proportion to what each holds."""
+    held = [
+        sum(item.bytes for item in (*store.list_entries(), *store.list_blobs())) for store in stores
+    ]
+    total = max(1, sum(held))
+    return [Policy(max_bytes=max_bytes * size // total) for size in held]
 
 
 @dataclass(frozen=True)
@@ -95,28 +111,47 @@ class Plan:
         )
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What lay in a store: blobs by name, entries of artifacts, and the blobs that each names.
+
+    unread: there are entries of a newer release, and only its collector knows what they name.
+    """
+
+    blobs: dict[str, Item]
+    entries: tuple[Item, ...]
+    named: dict[str, frozenset[str]]
+    unread: bool
+
+
 def plan(store: Collectable, policy: Policy, now: float) -> Plan:
     """What the policy lets go at `now`. Reads every entry. Raises what the store raises."""
+    return _plan(store, _look(store), policy, now)
+
+
+def _look(store: Collectable) -> _Seen:
     # Blobs before entries: one that an entry written in between names is not on the list at all.
     blobs = {item.name: item for item in store.list_blobs()}
-    named: dict[str, frozenset[str]] = {}
     entries: list[Item] = []
-    for item in store.list_entries():
-        if keys.is_internal(item.name):
-            continue
-        names = _names(store, item.name)
-        if names is not None:
-            named[item.name] = names
-            entries.append(item)
-    stay, go = _split(entries, named, blobs, policy, now)
-    wanted = frozenset(name for item in stay for name in named[item.name])
+    named: dict[str, frozenset[str]] = {}
+    unread = False
+    for item, names in _named(store, store.list_entries()):
+        entries.append(item)
+        named[item.name] = names or frozenset()
+        unread = unread or names is None
+    return _Seen(blobs, tuple(entries), named, unread)
+
+
+def _plan(store: Collectable, seen: _Seen, policy: Policy, now: float) -> Plan:
+    stay, go = _split(seen, policy, now)
+    wanted = frozenset(name for item in stay for name in seen.named[item.name])
     orphans = tuple(
         item
-        for item in blobs.values()
-        if item.name not in wanted and item.at < now - policy.grace_s
+        for item in seen.blobs.values()
+        if item.name not in wanted and item.at < now - policy.grace_s and not seen.unread
     )
     gone = {item.name for item in orphans}
-    kept = [item for item in blobs.values() if item.name not in gone]
+    kept = [item for item in seen.blobs.values() if item.name not in gone]
     return Plan(
         tuple(go),
         orphans,
@@ -141,7 +176,8 @@ def collect(
     another collector is at work, and what the store raises.
     """
     planned_at = clock()
-    made = plan(store, policy, planned_at)
+    seen = _look(store)
+    made = _plan(store, seen, policy, planned_at)
     for item in made.entries:
         store.delete_entry(item.name)
     idle = clock() - RECORD_S
@@ -154,7 +190,8 @@ def collect(
         for batch in _batches([item.name for item in made.blobs]):
             removed |= store.remove_blobs(batch, before)
     elif made.blobs:
-        removed = _announce_and_remove(store, policy, made, fence_s, clock, sleep)
+        since = planned_at - doomed.SKEW_S
+        removed = _announce_and_remove(store, policy, made, seen, since, fence_s, clock, sleep)
     blobs = tuple(item for item in made.blobs if item.name in removed)
     done = replace(made, blobs=blobs, records=records)
     log.info("collected: %s", list(done.lines())[-1], extra={"action": "collect"})
@@ -169,6 +206,8 @@ def _announce_and_remove(
     store: Collectable,
     policy: Policy,
     made: Plan,
+    seen: _Seen,
+    since: float,
     fence_s: float,
     clock: Callable[[], float],
     sleep: Callable[[float], None],
@@ -183,18 +222,12 @@ def _announce_and_remove(
         spared_after=now - policy.grace_s / 2,
         digests=frozenset(item.name for item in oldest),
     )
-    standing = doomed.read(store)
-    if standing is not None and standing.is_over(now):
-        store.delete_entry(doomed.KEY)
-    if not store.put_entry(doomed.KEY, listed.encode()):
-        raise NotReachable("another collector is at work", hint="it is done within the hour")
+    _announce(store, listed, now)
     try:
         sleep(fence_s)
-        # Entries that were written before their writer knew the list.
-        named: set[str] = set()
-        for item in store.list_entries():
-            if not keys.is_internal(item.name):
-                named |= _names(store, item.name) or frozenset()
+        named = _named_now(store, seen, since)
+        if named is None:
+            return set()
         removed: set[str] = set()
         for batch in _batches(sorted(listed.digests - named)):
             if clock() > listed.until:
@@ -202,42 +235,87 @@ def _announce_and_remove(
             removed |= store.remove_blobs(batch, listed.spared_after)
         return removed
     finally:
-        store.delete_entry(doomed.KEY)
+        if store.get_entry(doomed.KEY) == listed.encode():  # else another has taken over since
+            store.delete_entry(doomed.KEY)
 
 
-def _names(store: Store, key: str) -> frozenset[str] | None:
-    """The blobs that an entry names; None where it has gone in the meantime.
+def _announce(store: Collectable, listed: Doomed, now: float) -> None:
+    """Put a list where none counts. Raises NotReachable where one does, and what the store raises.
 
-    One that does not decode names nothing that this release could read; it is a miss for all.
+    Of many collectors that find a dead one's list, one takes its place.
     """
-    data = store.get_entry(key)
-    if data is None:
-        return None
+    data = listed.encode()
+    standing = store.get_entry(doomed.KEY)
+    if standing is None or not Doomed.decode(standing).is_over(now):
+        taken = store.put_entry(doomed.KEY, data)
+    else:
+        try:
+            taken = store.swap_entry(doomed.KEY, digest(standing), data)
+        except NoSwap:
+            store.delete_entry(doomed.KEY)
+            taken = store.put_entry(doomed.KEY, data)
+    if not taken:
+        raise NotReachable("another collector is at work", hint="it is done within the hour")
+
+
+def _named_now(store: Collectable, seen: _Seen, since: float) -> set[str] | None:
+    """The blobs that entries name by now; None where an entry is a newer release's.
+
+    Some were written before their writer knew the list. The others were read for the plan, and to
+    read them all again would take longer than a list of doomed blobs counts.
+    """
+    known = frozenset(seen.entries)
+    named: set[str] = set()
+    changed: list[Item] = []
+    for item in store.list_entries():
+        if item in known and item.at < since:
+            named |= seen.named[item.name]
+        else:
+            changed.append(item)
+    for _, names in _named(store, changed):
+        if names is None:
+            return None
+        named |= names
+    return named
+
+
+def _named(
+    store: Collectable, items: Iterable[Item]
+) -> Iterator[tuple[Item, frozenset[str] | None]]:
+    """Those of the entries that are an artifact's, each with the blobs that it names; None for one
+    of a newer release. One that does not decode names nothing: it is a miss for all."""
+    with ThreadPoolExecutor(READERS, thread_name_prefix="fusec-cache-gc-read") as pool:
+        for batch in _batches([item for item in items if not keys.is_internal(item.name)]):
+            read = pool.map(store.peek_entry, [item.name for item in batch])
+            for item, data in zip(batch, read, strict=True):
+                if data is not None:  # else it has gone in the meantime
+                    yield item, _names(item.name, data)
+
+
+def _names(key: str, data: bytes) -> frozenset[str] | None:
     try:
         return frozenset(open_entry(key, data, OWN_STORE)[0].digests())
+    except NewerVersion as error:
+        text = "no blobs are removed, since entry %s is a newer release's: %s"
+        log.warning(text, key[:24], error, extra={"action": "collect"})
+        return None
     except CacheError as error:
         log.warning("entry %s is of no use: %s", key[:24], error, extra={"action": "collect"})
         return frozenset()
 
 
-def _split(
-    entries: Iterable[Item],
-    named: dict[str, frozenset[str]],
-    blobs: dict[str, Item],
-    policy: Policy,
-    now: float,
-) -> tuple[list[Item], list[Item]]:
+def _split(seen: _Seen, policy: Policy, now: float) -> tuple[list[Item], list[Item]]:
     """Which entries stay and which go, the one used last first among those that stay."""
     stay: list[Item] = []
     go: list[Item] = []
-    for item in sorted(entries, key=lambda item: item.at, reverse=True):
+    for item in sorted(seen.entries, key=lambda item: item.at, reverse=True):
         old = policy.max_age_s is not None and item.at < now - policy.max_age_s
         (go if old else stay).append(item)
-    sizes = [_Sizes(item, named, blobs) for item in stay]
-    full = _over(sizes, blobs, policy, 1.0)
+    sizes = [_Sizes(item, seen) for item in stay]
+    full = _over(sizes, policy, 1.0)
     if full is None:
         return stay, go
-    at = _over(sizes, blobs, policy, policy.low)
+    at = _over(sizes, policy, policy.low)
     cut = full if at is None else at
     return stay[:cut], go + stay[cut:]
 
@@ -245,14 +323,12 @@ def _split(
 class _Sizes:
     """An entry with what it names."""
 
-    def __init__(
-        self, item: Item, named: dict[str, frozenset[str]], blobs: dict[str, Item]
-    ) -> None:
+    def __init__(self, item: Item, seen: _Seen) -> None:
         self.bytes = item.bytes
-        self.blobs = [blobs[name] for name in named[item.name] if name in blobs]
+        self.blobs = [seen.blobs[name] for name in seen.named[item.name] if name in seen.blobs]
 
 
-def _over(sizes: list[_Sizes], blobs: dict[str, Item], policy: Policy, part: float) -> int | None:
+def _over(sizes: list[_Sizes], policy: Policy, part: float) -> int | None:
     """How many of the entries, from the one used last, fit `part` of the bounds; None if all do."""
     seen: set[str] = set()
     total = files = 0
@@ -271,6 +347,6 @@ def _over(sizes: list[_Sizes], blobs: dict[str, Item], policy: Policy, part: flo
     return None
 
 
-def _batches(names: list[str]) -> Iterator[list[str]]:
-    for start in range(0, len(names), BATCH):
-        yield names[start : start + BATCH]
+def _batches(items: list[T]) -> Iterator[list[T]]:
+    for start in range(0, len(items), BATCH):
+        yield items[start : start + BATCH]

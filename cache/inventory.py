@@ -37,6 +37,9 @@ class Inventory(Protocol):
     def list_records(self) -> Iterator[Item]:
         """All records; their time is that of the last change."""
 
+    def peek_entry(self, key: str) -> bytes | None:
+        """As `Store.get_entry`, for who only looks: it is no use, which would keep the entry."""
+
     def remove_record(self, name: str, before: float) -> bool:
         """Remove a record that was changed last before that time; whether it was."""
 

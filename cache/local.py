@@ -23,7 +23,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from cache import digest as digests
@@ -32,7 +32,16 @@ from cache import key as keys
 from cache.counters import Counters
 from cache.errors import Corrupt, NotReachable, ProtocolError, TooLarge
 from cache.inventory import Item
-from cache.local_files import READ_ATTEMPTS, check_private, mark_used, os_errors, promise, read_file
+from cache.local_files import (
+    READ_ATTEMPTS,
+    check_private,
+    locked,
+    mark_used,
+    os_errors,
+    promise,
+    raise_unless_absent,
+    read_file,
+)
 from cache.protocol import MAX_FRAME, MAX_MANIFEST, MAX_RECORD, Value
 from cache.store import Blobs, check_blob, check_entry, check_record
 
@@ -113,7 +122,7 @@ class LocalStore:
         return data
 
     def peek_entry(self, key: str) -> bytes | None:
-        """As `get_entry`, for who only looks: no use, which would keep it from the collector."""
+        """See `Inventory`."""
         path = self._entry_path(key)
         with os_errors(self.counters, f"read entry {key[:24]}… under {self.root}"):
             try:
@@ -180,7 +189,8 @@ class LocalStore:
     def namespaces(self) -> list[str]:
         """The namespaces whose stores lie in this one's directory."""
         folder = self.root / "ns"
-        return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        with os_errors(self.counters, f"look into {folder}"):
+            return [path.name for path in folder.iterdir()] if folder.is_dir() else []
 
     def list_entries(self) -> Iterator[Item]:
         """See `Inventory`."""
@@ -234,15 +244,19 @@ class LocalStore:
     def written_after(self, digests: Sequence[str], at: float) -> set[str]:
         """See `Inventory`."""
         young: set[str] = set()
-        for digest in digests:
-            with suppress(FileNotFoundError):
-                if os.stat(self._blob_path(digest)).st_mtime > at:
-                    young.add(digest)
+        with os_errors(self.counters, f"look into {self.root}"):
+            for digest in digests:
+                with suppress(FileNotFoundError):
+                    if os.stat(self._blob_path(digest)).st_mtime > at:
+                        young.add(digest)
         return young
 
     def touch_entry(self, key: str) -> None:
         """See `Inventory`."""
-        with suppress(FileNotFoundError):
+        with (
+            os_errors(self.counters, f"mark entry {key[:24]}… as used under {self.root}"),
+            suppress(FileNotFoundError),
+        ):
             os.utime(self._entry_path(key))
 
     def describe(self) -> dict[str, Value]:
@@ -251,20 +265,23 @@ class LocalStore:
         total = 0
         for part in ("blobs", "entries"):
             counts[part] = 0
-            for folder, _, names in os.walk(self._base / part):
-                for name in names:
-                    with suppress(FileNotFoundError):
-                        total += os.stat(os.path.join(folder, name)).st_size
-                        counts[part] += 1
+            for _, status in self._files(part):
+                total += status.st_size
+                counts[part] += 1
         return {"kind": "local", "where": str(self.root), "bytes": total, **counts}
 
     def _files(self, part: str) -> Iterator[tuple[Path, os.stat_result]]:
-        """Every file of a part with its status; those that go meanwhile are left out."""
-        for folder, _, names in os.walk(self._base / part):
-            for name in names:
-                path = Path(folder, name)
-                with suppress(FileNotFoundError):
-                    yield path, path.stat()
+        """Every file of a part with its status; those that go meanwhile are left out.
+
+        A folder that cannot be read is an error: a collector that did not see an entry would take
+        its blobs for orphans.
+        """
+        with os_errors(self.counters, f"list the {part} under {self.root}"):
+            for folder, _, names in os.walk(self._base / part, onerror=raise_unless_absent):
+                for name in names:
+                    path = Path(folder, name)
+                    with suppress(FileNotFoundError):
+                        yield path, path.stat()
 
     def _swap(self, path: Path, expected: str | None, data: bytes) -> bool:
         """Write a file in the place of the one with that digest, or of none; see `SwapStore`."""
@@ -277,22 +294,8 @@ class LocalStore:
             self._write(path, data)
             return True
 
-    @contextmanager
-    def _lock(self, how: int, name: str = "lock") -> Iterator[None]:
-        """Hold a lock file; it ends with the process that holds it."""
-        try:
-            fd = os.open(self._base / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.EROFS, errno.EACCES):
-                raise
-            # Removed under us, or read-only: nothing is promised and nothing is removed here.
-            yield
-            return
-        try:
-            fcntl.flock(fd, how)
-            yield
-        finally:
-            os.close(fd)
+    def _lock(self, how: int, name: str = "lock") -> AbstractContextManager[None]:
+        return locked(self._base / name, how)
 
     def _blob_path(self, digest: str) -> Path:
         digests.require(digest)

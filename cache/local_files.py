@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import time
@@ -58,6 +59,30 @@ def mark_used(path: Path) -> None:
     with suppress(OSError):
         if os.stat(path).st_mtime < time.time() - USED_SECONDS:
             os.utime(path)
+
+
+@contextmanager
+def locked(path: Path, how: int) -> Iterator[None]:
+    """Hold a lock file, `fcntl.LOCK_SH` or `LOCK_EX`; it ends with the process that holds it."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EROFS, errno.EACCES):
+            raise
+        # Removed under us, or read-only: nothing is promised and nothing is removed here.
+        yield
+        return
+    try:
+        fcntl.flock(fd, how)
+        yield
+    finally:
+        os.close(fd)
+
+
+def raise_unless_absent(error: OSError) -> None:
+    """For `os.walk`, which passes over what it cannot read."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def check_private(root: Path, base: Path) -> None:

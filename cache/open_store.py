@@ -11,7 +11,6 @@ from cache.config import ServiceConfig
 from cache.counters import Counters
 from cache.errors import ConfigError
 from cache.gc import Collectable
-from cache.inventory import Inventory
 from cache.local import LocalStore
 from cache.memory import MemoryStore
 from cache.store import Store, SwapStore
@@ -67,7 +66,7 @@ def disk_folder(config: ServiceConfig) -> Path | None:
 def collected_part(store: Store) -> Collectable | None:
     """What a collector works on: the store itself or the far one of two tiers; None for memory."""
     part = store.far if isinstance(store, TieredStore) else store
-    return part if isinstance(part, Inventory) else None
+    return part if isinstance(part, Collectable) else None
 
 
 def namespaces(store: Store) -> list[str]:
@@ -75,6 +74,16 @@ def namespaces(store: Store) -> list[str]:
     part = store.far if isinstance(store, TieredStore) else store
     named = part.namespaces() if isinstance(part, HoldsNamespaces) else []
     return sorted(name for name in named if name and keys.is_namespace(name))
+
+
+def copies(store: Store, counters: Counters) -> list[LocalStore]:
+    """The near parts on this disk of all namespaces, open or not, found from the default one's
+    store; none where it has no such part. Raises what the store raises."""
+    near = store.near if isinstance(store, TieredStore) else None
+    if not isinstance(near, LocalStore):
+        return []
+    beside = (_part(near.root, name) for name in namespaces(near))
+    return [near, *(LocalStore(folder, counters=counters) for folder in beside)]
 
 
 @runtime_checkable

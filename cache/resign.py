@@ -4,7 +4,6 @@ it has signed is gone."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from cache import key as keys
 from cache.artifacts import open_entry
@@ -13,13 +12,7 @@ from cache.errors import CacheError
 from cache.gc import Collectable
 from cache.seal import Signer, split
 from cache.signing import SigningKey
-from cache.store import SwapStore
 from cache.trust import Trust
-
-
-@runtime_checkable
-class Resignable(Collectable, SwapStore, Protocol):
-    """A store whose entries can be listed, and replaced only while they are what they were."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +25,7 @@ class Resigned:
     left_out: tuple[str, ...] = ()
 
 
-def resign(store: Resignable, trust: Trust, key: SigningKey) -> Resigned:
+def resign(store: Collectable, trust: Trust, key: SigningKey) -> Resigned:
     """Sign every entry that `trust` believes with `key`, in the name of the same compiler.
 
     An entry that changes meanwhile is left as it is: whoever wrote it has signed it. Clients go on
@@ -41,7 +34,7 @@ def resign(store: Resignable, trust: Trust, key: SigningKey) -> Resigned:
     signed = already = 0
     left_out: list[str] = []
     for item in list(store.list_entries()):
-        data = None if keys.is_internal(item.name) else store.get_entry(item.name)
+        data = None if keys.is_internal(item.name) else store.peek_entry(item.name)
         if data is None:
             continue
         try:

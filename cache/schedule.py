@@ -55,15 +55,25 @@ class Collections:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._collect)
 
     def _collect(self) -> None:
-        for store, policy in self._stores():
+        started = time.monotonic()
+        try:
+            stores = list(self._stores())
+        except CacheError as error:
+            self._failed(error, started)
+            return
+        for store, policy in stores:
             started = time.monotonic()
-            done: Plan | None = None
             try:
                 done = gc.collect(store, policy, sleep=self._sleep)
             except CacheError as error:
-                # Another replica's collector is at work, or the store is away: next time.
-                log.warning("nothing was collected: %s", error, extra={"action": "collect"})
-            self._ended(done, time.monotonic() - started)
+                self._failed(error, started)
+            else:
+                self._ended(done, time.monotonic() - started)
+
+    def _failed(self, error: CacheError, started: float) -> None:
+        # Another replica's collector is at work, or the store is away: next time.
+        log.warning("nothing was collected: %s", error, extra={"action": "collect"})
+        self._ended(None, time.monotonic() - started)
 
     def _sleep(self, seconds: float) -> None:
         if self._stopped.wait(seconds):

@@ -15,7 +15,7 @@ from cache.counters import Counters
 from cache.errors import ConfigError
 from cache.gc import MIN_GRACE_S, Collectable, Policy
 from cache.open_store import collected_part, open_store
-from cache.resign import Resignable, resign
+from cache.resign import resign
 from cache.signing import SigningKey
 from cache.trust import OWN_STORE, Trust
 from fusec.errors import OptionsError
@@ -140,8 +140,6 @@ def _resign(arguments: argparse.Namespace) -> int:
     key = SigningKey.read(arguments.key)
     believed = replace(trust, keys=(*trust.keys, key.public), unsigned=False)
     store = _open(arguments, options)
-    if not isinstance(store, Resignable):
-        raise ConfigError("entries of this kind of store cannot be replaced one by one")
     made = resign(store, replace(believed, revoked=revocation.read(store)), key)
     for line in made.left_out:
         print(f"left as it is: {line}", file=sys.stderr)

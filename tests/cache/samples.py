@@ -3,6 +3,7 @@
 import random
 import secrets
 
+from cache.artifacts import publish
 from cache.digest import digest
 from cache.manifest import Manifest
 
@@ -31,3 +32,15 @@ def put(store, data: bytes) -> str:
     name = digest(data)
     store.put_blob(name, data)
     return name
+
+
+def artifact(store, number: int, *shared: bytes, size: int = 1000) -> dict[str, bytes]:
+    """Publish an artifact with a blob of its own and the shared ones."""
+    blobs = {"own": noise(size, number)} | {f"s{i}": data for i, data in enumerate(shared)}
+    publish(store, key(number), Manifest.of("graph", blobs), blobs)
+    return blobs
+
+
+def keys_of(store) -> set[str]:
+    """The entries that a store lists."""
+    return {item.name for item in store.list_entries()}

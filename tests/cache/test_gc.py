@@ -1,37 +1,24 @@
 """The collector: what goes, what stays, and that traffic beside it never misses a blob."""
 
-import asyncio
+import errno
 import os
-import random
-import threading
 import time
 from contextlib import ExitStack
-from itertools import chain, repeat
 
-import httpx
 import pytest
 
-from cache import doomed, gc, revocation, service, service_state
-from cache.__main__ import main
-from cache.artifacts import Miss, lookup, publish
-from cache.breaker import DelayBudget
-from cache.client import CacheClient
-from cache.config import ServiceConfig
+from cache import gc, revocation
+from cache.artifacts import lookup
 from cache.digest import digest
-from cache.doomed import Doomed
-from cache.embedded import serve_in_thread
-from cache.errors import CacheError, ConfigError, MissingBlobs, NotReachable, ProtocolError
-from cache.fence import Fence
+from cache.errors import NotReachable
 from cache.gc import Policy
 from cache.local import LocalStore
-from cache.manifest import Manifest
-from cache.memory import MemoryStore
-from cache.open_store import collected_part, namespaces
+from cache.manifest import VERSION
 from cache.protocol import pack
 from cache.revocation import Revocations
-from cache.tiered import TieredStore
+from tests.cache.ages import age
 from tests.cache.conftest import s3_store
-from tests.cache.samples import key, noise, put
+from tests.cache.samples import artifact, key, keys_of, noise, put
 
 DAY = 86_400.0
 
@@ -54,23 +41,12 @@ def store(request, tmp_path):
                 yield request.getfixturevalue("seaweed_store")
 
 
-def artifact(store, number, *shared, size=1000):
-    """Publish an artifact with a blob of its own and the shared ones."""
-    blobs = {"own": noise(size, number)} | {f"s{i}": data for i, data in enumerate(shared)}
-    publish(store, key(number), Manifest.of("graph", blobs), blobs)
-    return blobs
-
-
 def later(seconds):
     return lambda: time.time() + seconds
 
 
 def collect(store, policy, seconds=0.0):
     return gc.collect(store, policy, fence_s=0.0, clock=later(seconds), sleep=lambda _: None)
-
-
-def keys_of(store):
-    return {item.name for item in store.list_entries()}
 
 
 def test_leases_that_nobody_changes_go_and_other_records_stay(store):
@@ -122,7 +98,7 @@ def test_what_is_old_goes_and_its_blobs_after_it(store):
 
 def test_blobs_that_another_entry_names_stay(store):
     artifact(store, 0, b"shared")
-    time.sleep(1.1)  # the times of S3 are whole seconds
+    age(store, 2)
     artifact(store, 1, b"shared")
     made = collect(store, Policy(max_bytes=1500, low=0.9, grace_s=0.0), 10)
     assert [item.name for item in made.entries] == [key(0)]
@@ -135,7 +111,7 @@ def test_blobs_that_another_entry_names_stay(store):
 def test_above_the_bound_what_was_used_longest_ago_goes_down_to_the_low_mark(store):
     for number in range(3):
         artifact(store, number)
-        time.sleep(1.05)
+        age(store, 2)
     store.touch_entry(key(0))
     total = sum(item.bytes for item in (*store.list_entries(), *store.list_blobs()))
     made = collect(store, Policy(max_bytes=total - 1, low=0.7, grace_s=0.0), 10)
@@ -191,7 +167,7 @@ def test_an_entry_that_does_not_decode_holds_nothing_up(store):
 
 def test_use_keeps_an_entry(store):
     artifact(store, 0)
-    time.sleep(1.1)
+    age(store, 2)
     before = {item.name: item.at for item in store.list_entries()}
     store.touch_entry(key(0))
     store.touch_entry(key(9))
@@ -201,383 +177,54 @@ def test_use_keeps_an_entry(store):
     assert lookup(store, key(0)) is not None
 
 
-# -- what is written meanwhile ---------------------------------------------------------------------
-
-
-def test_a_blob_that_was_promised_to_a_writer_stays(tmp_path):
-    """Another process asks whether a blob is here just before the collector would take it."""
-    store, other = LocalStore(tmp_path), LocalStore(tmp_path)
-    name = put(store, b"orphan")
-
-    def promised(digests, before):
-        assert other.has_blobs([name]) == {name}
-        return LocalStore.remove_blobs(store, digests, before)
-
-    store.remove_blobs = promised
-    time.sleep(0.05)
-    made = gc.collect(store, Policy(grace_s=0.02))
-    assert made.blobs == ()
-    assert store.get_blob(name) == b"orphan"
-
-
-def test_a_blob_that_was_promised_during_a_long_plan_stays(tmp_path):
-    store, other = LocalStore(tmp_path), LocalStore(tmp_path)
-    name, now = put(store, b"orphan"), time.time()
-    (path,) = tmp_path.rglob("*.zst")
-    os.utime(path, (now - 100, now - 100))
-    times = chain([now], repeat(now + 1000))
-    listed = store.list_records
-
-    def promised():
-        assert other.has_blobs([name]) == {name}
-        return listed()
-
-    store.list_records = promised
-    made = gc.collect(store, Policy(grace_s=50), clock=lambda: next(times))
-    assert made.blobs == ()
-    assert store.get_blob(name) == b"orphan"
-
-
-@pytest.fixture
-def announced(moto, monkeypatch):
-    """An S3 store whose announcements are seen at once."""
-    monkeypatch.setattr(doomed, "REFRESH_S", 0.0)
-    monkeypatch.setattr(doomed, "SKEW_S", 0.0)
-    with s3_store(moto) as store:
-        yield store
-
-
-def test_a_blob_that_is_announced_counts_as_absent_and_is_spared_when_it_is_written(announced):
-    blobs = {"b": b"orphan"}
-    name = put(announced, blobs["b"])
-    time.sleep(1.1)
-    seen = []
-
-    def meanwhile(_):
-        with (
-            serve_in_thread(ServiceConfig(port=0), store=announced) as running,
-            CacheClient(running.url, budget=DelayBudget(30.0)) as client,
-        ):
-            seen.append(client.has_blobs([name]))
-            time.sleep(1.1)
-            publish(client, key(), Manifest.of("graph", blobs), blobs)
-            seen.append(client.has_blobs([name]))
-
-    made = gc.collect(announced, Policy(grace_s=0.5), fence_s=30.0, sleep=meanwhile)
-    assert seen == [set(), {name}]
-    assert made.blobs == ()
-    found = lookup(announced, key())
-    assert found is not None
-    assert found.blobs == blobs
-    assert announced.get_entry(doomed.KEY) is None, "the announcement is taken back"
-
-
-def test_an_entry_that_was_written_before_its_writer_knew_saves_its_blobs(announced):
-    blobs = {"b": b"orphan"}
-    put(announced, blobs["b"])
-    time.sleep(1.1)
-
-    def meanwhile(_):
-        announced.put_entry(key(), Manifest.of("graph", blobs).encode())
-
-    assert gc.collect(announced, Policy(grace_s=0.5), fence_s=30.0, sleep=meanwhile).blobs == ()
-    assert lookup(announced, key()) is not None
-
-
-def test_nobody_writes_a_blob_while_it_is_removed(announced):
-    name = put(announced, b"orphan")
-    time.sleep(1.1)
-    answers = []
-    remove = announced.remove_blobs
-
-    def slowly(digests, before):
-        with (
-            serve_in_thread(ServiceConfig(port=0), store=announced) as running,
-            CacheClient(running.url, budget=DelayBudget(30.0)) as client,
-        ):
-            try:
-                put(client, b"orphan")
-            except NotReachable as error:
-                answers.append(str(error))
-            put(client, b"another")
-        return remove(digests, before)
-
-    announced.remove_blobs = slowly
-    made = gc.collect(announced, Policy(grace_s=0.5), fence_s=0.0, sleep=lambda _: None)
-    assert len(answers) == 1
-    assert [item.name for item in made.blobs] == [name]
-    assert announced.get_blob(digest(b"another")) == b"another"
-
-
-def test_one_collector_at_a_time_and_a_dead_ones_list_is_over(announced):
-    put(announced, b"orphan")
-    time.sleep(1.1)
-    now = time.time()
-    standing = Doomed(now, now + 5, now + 10, now, frozenset({digest(b"x")}))
-    announced.put_entry(doomed.KEY, standing.encode())
-    with pytest.raises(NotReachable, match="another collector"):
-        gc.collect(announced, Policy(grace_s=0.5), fence_s=0.0)
-    dead = Doomed(now - 99, now - 90, now - 80, now, frozenset({digest(b"x")}))
-    announced.replace_entry(doomed.KEY, dead.encode())
-    assert len(gc.collect(announced, Policy(grace_s=0.5), fence_s=0.0).blobs) == 1
-
-
-def test_a_collector_that_dies_leaves_a_list_that_ends(announced):
-    name = put(announced, b"orphan")
-    time.sleep(1.1)
-
-    class Killed(BaseException):
-        pass
-
-    def die(_):
-        announced.delete_entry = lambda key: None  # it does not come to that any more
-        raise Killed
-
-    with pytest.raises(Killed):
-        gc.collect(announced, Policy(grace_s=0.5), fence_s=1.0, sleep=die)
-    listed = doomed.read(announced)
-    assert listed is not None
-    assert listed.digests == {name}
-    assert listed.is_over(time.time() + gc.SWEEP_S + 2)
-    assert announced.get_blob(name) == b"orphan"
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"", pack({}), pack({"version": 1, "made_at": 1.0, "sweep_at": 1.0, "until": 1.0,
-      "spared_after": 1, "digests": []}), pack({"version": 2, "made_at": 1.0, "sweep_at": 1.0,
-      "until": 1.0, "spared_after": 1.0, "digests": []})],
-)  # fmt: skip
-def test_lists_that_make_no_sense_are_refused(data):
-    with pytest.raises(ProtocolError):
-        Doomed.decode(data)
-
-
-class Traffic:
-    """Writers and readers over a store until they are told to stop; counts missing blobs.
-
-    within_s: the seconds in which an artifact has to be published, or nothing is promised to it; a
-    busy machine may take longer.
-    """
-
-    def __init__(self, stores, within_s):
-        self.stop = threading.Event()
-        self.within_s = within_s
-        self._missed = []
-        self._late = set()
-        self.faults = []
-        self.published = 0
-        self.read = 0
-        self.threads = [
-            threading.Thread(target=work, args=(store, seed), daemon=True)
-            for seed, store in enumerate(stores)
-            for work in (self.write, self.look)
-        ]
-        for thread in self.threads:
-            thread.start()
-
-    def write(self, store, seed):
-        rng = random.Random(seed)
-        while not self.stop.is_set():
-            number = rng.randrange(60)
-            # Blobs are shared between keys and come back after they were orphans.
-            blobs = {
-                "own": b"%d" % number,
-                "a": b"a%d" % rng.randrange(8),
-                "b": b"b%d" % (number % 5),
-            }
-            started = time.monotonic()
-            try:
-                publish(store, key(number), Manifest.of("graph", blobs), blobs)
-                self.published += 1
-                if time.monotonic() - started > self.within_s:
-                    self._late.add(key(number))
-                if rng.random() < 0.3:
-                    store.delete_entry(key(rng.randrange(60)))
-            except (NotReachable, MissingBlobs):
-                time.sleep(0.05)  # its blob is being removed: it comes again
-            except CacheError as error:
-                self.faults.append(error)
-
-    def look(self, store, seed):
-        rng = random.Random(100 + seed)
-        while not self.stop.is_set():
-            name = key(rng.randrange(60))
-            before = store.get_entry(name)
-            reasons = []
-            found = lookup(store, name, on_miss=lambda _, why, into=reasons: into.append(why))
-            self.read += found is not None
-            if reasons and reasons[0] is not Miss.ABSENT:
-                # It counts if the entry was there all the time and is there yet.
-                time.sleep(0.01)
-                if before is not None and store.get_entry(name) == before:
-                    again = []
-                    lookup(store, name, on_miss=lambda _, why, into=again: into.append(why))
-                    if again and again[0] is not Miss.ABSENT and store.get_entry(name) == before:
-                        self._missed.append((name, reasons[0]))
-
-    def end(self):
-        self.stop.set()
-        for thread in self.threads:
-            thread.join(60)
-            assert not thread.is_alive()
-
-    @property
-    def missing(self):
-        """What was missing of artifacts that were published in time. Known after the end."""
-        return [(name, why) for name, why in self._missed if name not in self._late]
-
-    def is_enough(self):
-        return self.read > 100 and self.published > 100
-
-
-def stress_local(folder, seconds):
-    grace_s = 0.4
-    traffic = Traffic([LocalStore(folder) for _ in range(3)], within_s=grace_s / 2)
-    collector, removed = LocalStore(folder), 0
-    started = time.monotonic()
-    while (now := time.monotonic()) < started + seconds or not (removed and traffic.is_enough()):
-        assert now < started + seconds + 60.0, "no traffic, or nothing to remove"
-        made = gc.collect(collector, Policy(max_bytes=6000, low=0.5, grace_s=grace_s))
-        removed += len(made.blobs)
-    traffic.end()
-    return traffic, removed
-
-
-def check(traffic, removed):
-    assert traffic.missing == []
-    assert traffic.faults == []
-    assert removed > 0
-    assert traffic.is_enough()
-
-
-def test_collector_against_traffic_on_a_disk_never_misses_a_blob(tmp_path):
-    check(*stress_local(tmp_path, 3.0))
-
-
-@pytest.mark.extended
-def test_collector_against_minutes_of_traffic_on_a_disk_never_misses_a_blob(tmp_path):
-    check(*stress_local(tmp_path, 180.0))
-
-
-@pytest.mark.extended
-@pytest.mark.s3
-def test_collector_against_traffic_on_s3_never_misses_a_blob(seaweedfs, seaweed_store, monkeypatch):
-    """Two replicas of a service over one bucket; announcements take a second to be seen."""
-    monkeypatch.setattr(doomed, "REFRESH_S", 1.0)
-    monkeypatch.setattr(doomed, "SKEW_S", 0.5)
-    monkeypatch.setattr(gc, "SWEEP_S", 2.0)
-    with ExitStack() as stack:
-        config = ServiceConfig(port=0, entry_ttl_s=0.0, memory_bytes=0)
-        clients = [
-            stack.enter_context(CacheClient(running.url, budget=DelayBudget(600.0)))
-            for running in (
-                stack.enter_context(serve_in_thread(config, store=seaweed_store)) for _ in range(2)
-            )
-        ]
-        traffic, removed = Traffic(clients, within_s=3.0), 0
-        deadline = time.monotonic() + 120.0
-        while time.monotonic() < deadline:
-            made = gc.collect(
-                seaweed_store, Policy(max_bytes=6000, low=0.5, grace_s=6.0), fence_s=6.0
-            )
-            removed += len(made.blobs)
-        traffic.end()
-    check(traffic, removed)
-
-
-# -- the service and the command -------------------------------------------------------------------
-
-
-def test_a_service_collects_on_its_schedule(tmp_path):
-    root = tmp_path / "store"
-    store = LocalStore(root)
+def test_a_collector_that_looks_is_no_use_of_an_entry(store):
     artifact(store, 0)
-    for item in (*(root / "v1").rglob("*.zst"), *(root / "v1/entries").rglob("0*")):
-        if item.is_file():
-            os.utime(item, (1e9, 1e9))
-    config = ServiceConfig(port=0, store=f"file://{root}", gc_every_s=0.2, gc_max_age_s=DAY)
-    with serve_in_thread(config):
-        deadline = time.monotonic() + 10
-        while keys_of(store) or list(store.list_blobs()):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+    age(store, 5 * DAY)
+    policy = Policy(max_age_s=7 * DAY)
+    for _ in range(2):
+        assert collect(store, policy).entries == ()
+    assert [item.name for item in collect(store, policy, 3 * DAY).entries] == [key(0)]
 
 
-def test_what_a_service_serves_is_in_use(tmp_path, moto, monkeypatch):
-    monkeypatch.setattr(service_state, "TOUCH_SECONDS", 3600.0)
-    with s3_store(moto) as store:
-        artifact(store, 0)
-        artifact(store, 1)
-        before = {item.name: item.at for item in store.list_entries()}
-        time.sleep(1.1)
-        config = ServiceConfig(port=0, gc_max_age_s=DAY)
-        with serve_in_thread(config, store=store) as running:
-            for _ in range(3):
-                assert httpx.get(f"{running.url}/v1/entries/{key(0)}").status_code == 200
-            deadline = time.monotonic() + 10
-            while True:
-                after = {item.name: item.at for item in store.list_entries()}
-                if after[key(0)] > before[key(0)]:
-                    break
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-        assert after[key(1)] == before[key(1)]
+def test_blobs_stay_while_an_entry_is_a_newer_releases(store):
+    artifact(store, 0)
+    orphan = put(store, b"for all we know the newer entry names it")
+    newer = pack({"version": VERSION + 1})
+    store.put_entry(key(1), newer)
+    policy = Policy(max_age_s=DAY, grace_s=0.0)
+    made = collect(store, policy, 10)
+    assert (made.entries, made.blobs) == ((), ())
+    made = collect(store, policy, 2 * DAY)
+    assert {item.name for item in made.entries} == {key(0), key(1)}, "it goes by its age"
+    assert made.blobs == ()
+    assert orphan in {item.name for item in collect(store, policy, 2 * DAY).blobs}
 
 
-def test_the_copies_on_a_services_disk_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(service, "DISK_EVERY_S", 0.2)
-    near = LocalStore(tmp_path / "near")
-    store = TieredStore(near, MemoryStore())
-    for number in range(10):
-        artifact(store, number)
-    for item in near.list_blobs():
-        os.utime(near._blob_path(item.name), (1e9, 1e9))
-    config = ServiceConfig(port=0, store="s3://none", disk=str(tmp_path / "d"), disk_bytes=3000)
-    with serve_in_thread(config, store=store):
-        deadline = time.monotonic() + 10
-        while sum(item.bytes for item in (*near.list_blobs(), *near.list_entries())) > 3000:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    assert all(lookup(store, key(number)) for number in range(10)), "the far store has all"
-
-
-def test_gc_once_as_a_person_types_it(tmp_path, capsys):
+def test_a_folder_that_cannot_be_read_ends_the_collection(tmp_path, monkeypatch):
+    """Its entries are not seen, and their blobs are no orphans for that."""
     store = LocalStore(tmp_path)
-    inside = LocalStore(tmp_path / "ns" / "team-a")
-    for each in (store, inside):
-        artifact(each, 0)
-    assert namespaces(store) == ["team-a"]
-    flags = ["gc-once", "--store", f"file://{tmp_path}", "--gc-max-bytes", "1"]
-    assert main([*flags, "--dry-run"]) == 0
-    out = capsys.readouterr().out
-    assert out.count(f"entry {key(0)}") == 2
-    assert "namespace team-a" in out
-    assert keys_of(store) == keys_of(inside) == {key(0)}
-    assert main(flags) == 0
-    assert keys_of(store) == keys_of(inside) == set()
-    assert list(store.list_blobs()) != [], "their grace is not over"
-    assert main(["gc-once"]) == 2
-    assert main([*flags, "--gc-grace-s", "10"]) == 2
+    artifact(store, 0)
+    scan = os.scandir
+
+    def fails(path):
+        if "entries/graph/" in os.fspath(path):
+            raise OSError(errno.EIO, "Input/output error")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", fails)
+    with pytest.raises(NotReachable, match="cannot list the entries"):
+        collect(store, Policy(grace_s=0.0), 10)
+    monkeypatch.undo()
+    assert lookup(store, key(0)) is not None
 
 
-def test_settings_that_make_no_sense_are_refused():
-    for wrong in ({"gc_every_s": -1.0}, {"gc_grace_s": 10.0}, {"disk_bytes": -1}):
-        with pytest.raises(ConfigError):
-            ServiceConfig(**wrong)
-
-
-def test_memory_is_not_collected():
-    assert collected_part(MemoryStore()) is None
-
-
-def test_a_fence_without_announcements_asks_the_store_alone(tmp_path):
-    store = LocalStore(tmp_path)
-    name = put(store, b"x")
-
-    async def call(function, *arguments):
-        return function(*arguments)
-
-    fence = Fence(store, store, call)
-    assert asyncio.run(fence.present([name, digest(b"y")])) == {name}
-    assert asyncio.run(fence.must_write(name)) is False
+def test_stores_share_a_bound_by_what_they_hold(tmp_path):
+    small, large = LocalStore(tmp_path / "a"), LocalStore(tmp_path / "b")
+    for number in range(4):
+        artifact(large, number)
+    artifact(small, 9)
+    bounds = [policy.max_bytes for policy in gc.shares([small, large], 2000)]
+    assert sum(bounds) in (1999, 2000)
+    assert bounds[1] == pytest.approx(4 * bounds[0], rel=0.1)
+    for store, policy in zip((small, large), gc.shares([small, large], 1 << 20), strict=True):
+        assert collect(store, policy).entries == (), "together they are below it"
