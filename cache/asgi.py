@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from cache import protocol as wire
@@ -17,24 +17,64 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
+MAX_PARAMS: Final = 16
+SEND_BYTES: Final = 512 << 10
+"""A body goes out in pieces of at most so many bytes. Between two the server waits for a peer that
+is slow; what it was given and could not send it copies."""
+
+
 @dataclass(frozen=True)
 class Response:
-    """A whole reply."""
+    """A whole reply. Its body is `body`, followed by `parts`, which other replies may share."""
 
     status: int
     body: bytes = b""
     content_type: str = wire.MSGPACK
     headers: tuple[tuple[str, str], ...] = ()
+    parts: tuple[bytes, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return len(self.body) + sum(map(len, self.parts))
 
     async def send(self, send: Send) -> None:
         """Send it."""
+        left = self.size
         headers = [
             (b"content-type", self.content_type.encode()),
-            (b"content-length", str(len(self.body)).encode()),
+            (b"content-length", str(left).encode()),
         ]
         headers += [(name.encode(), value.encode()) for name, value in self.headers]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        await send({"type": "http.response.body", "body": self.body})
+        if not self.parts and left <= SEND_BYTES:
+            await send({"type": "http.response.body", "body": self.body})
+            return
+        for piece in _pieces((self.body, *self.parts)):
+            left -= len(piece)
+            await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+
+
+def _pieces(parts: Iterable[bytes]) -> Iterator[bytes | memoryview]:
+    """A body in pieces of at most SEND_BYTES."""
+    held: list[bytes | memoryview] = []
+    size = 0
+    for part in parts:
+        view = memoryview(part)
+        while view:
+            taken = view[: SEND_BYTES - size]
+            view = view[len(taken) :]
+            held.append(taken)
+            size += len(taken)
+            if size == SEND_BYTES:
+                yield _joined(held)
+                held, size = [], 0
+    if held:
+        yield _joined(held)
+
+
+def _joined(held: list[bytes | memoryview]) -> bytes | memoryview:
+    return held[0] if len(held) == 1 else b"".join(held)
 
 
 def packed(status: int, value: object) -> Response:
@@ -63,8 +103,11 @@ class Request:
         return cls(scope["method"], scope["path"], query, headers, receive)
 
     def params(self) -> dict[str, str]:
-        """The query's parameters."""
-        return dict(parse_qsl(self.query, max_num_fields=16))
+        """The query's parameters. Raises ProtocolError for too many."""
+        try:
+            return dict(parse_qsl(self.query, max_num_fields=MAX_PARAMS))
+        except ValueError as error:
+            raise ProtocolError(f"more than {MAX_PARAMS} parameters") from error
 
     async def body(self, limit: int) -> bytes:
         """The body, of at most `limit` bytes. Raises TooLarge before reading more, and

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 K = TypeVar("K")
 
 
+ITEM_BYTES: Final = 512
+"""What an item takes beside its value: its key, once more where its time is kept, and the maps."""
+
+
 class ByteLRU(Generic[K]):
-    """Bytes by key, at most `capacity` bytes of values together."""
+    """Bytes by key, at most `capacity` bytes together, with ITEM_BYTES for each."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -37,13 +41,13 @@ class ByteLRU(Generic[K]):
     def put(self, key: K, value: bytes) -> bool:
         """Keep a value, forgetting older ones for its sake. False if it alone is too large."""
         self.pop(key)
-        if len(value) > self.capacity:
+        if len(value) + ITEM_BYTES > self.capacity:
             return False
         self._items[key] = value
-        self.bytes += len(value)
+        self.bytes += len(value) + ITEM_BYTES
         while self.bytes > self.capacity:
             _, dropped = self._items.popitem(last=False)
-            self.bytes -= len(dropped)
+            self.bytes -= len(dropped) + ITEM_BYTES
             self.evictions += 1
         return True
 
@@ -51,4 +55,4 @@ class ByteLRU(Generic[K]):
         """Forget a value; nothing happens if it is not here."""
         value = self._items.pop(key, None)
         if value is not None:
-            self.bytes -= len(value)
+            self.bytes -= len(value) + ITEM_BYTES

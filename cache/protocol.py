@@ -6,7 +6,7 @@ containers and the size are bounded, so that what a peer sends cannot cost more 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
 import msgpack
@@ -78,6 +78,15 @@ def pack(value: object) -> bytes:
     except (OverflowError, ValueError, UnicodeEncodeError) as error:
         raise ProtocolError(f"cannot encode: {error}") from error
     return packed
+
+
+def pack_bytes_map(field: str, items: Mapping[str, bytes]) -> tuple[bytes, ...]:
+    """The parts of `pack({field: items})`: the values are among them as they are, not copied."""
+    packer = msgpack.Packer(use_bin_type=True)
+    parts = [packer.pack_map_header(1) + packer.pack(field) + packer.pack_map_header(len(items))]
+    for name, value in items.items():
+        parts += [packer.pack(name) + _bin_header(len(value)), value]
+    return tuple(parts)
 
 
 def unpack(
@@ -164,6 +173,14 @@ def bytes_map(value: Value, where: str) -> dict[str, bytes]:
             raise ProtocolError(f"{where}: {name[:80]!r} is not bytes")
         made[name] = item
     return made
+
+
+def _bin_header(size: int) -> bytes:
+    """What precedes so many bytes in msgpack."""
+    for code, width in ((b"\xc4", 1), (b"\xc5", 2), (b"\xc6", 4)):
+        if size < 1 << 8 * width:
+            return code + size.to_bytes(width, "big")
+    raise ProtocolError(f"{size} bytes do not travel in one piece")
 
 
 def _refuse_ext(code: int, data: bytes) -> Value:

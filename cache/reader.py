@@ -72,7 +72,8 @@ class Reader:
         """
         kind = keys.kind_of(key)
         if fresh:
-            self.forget(key)
+            self._flights.pop(key, None)
+            self._drop(key)
             # Merged with other reads of its sort, which began after the same news.
             return await self._merged(_FRESH + key, kind, lambda: self.store.get_entry(key))
         kept = self._memory.get(self._prefix + key)
@@ -95,8 +96,7 @@ class Reader:
 
     def remember_entry(self, key: str, data: bytes) -> None:
         """An entry was written through this service."""
-        # A read under way may hold the old value: it must not put it into memory any more.
-        self._flights.pop(key, None)
+        self._part_with_flights(key)
         self._keep(key, data)
 
     def remember_frame(self, digest: str, frame: bytes) -> None:
@@ -105,10 +105,18 @@ class Reader:
 
     def forget(self, key: str) -> None:
         """An entry was removed, or what is known of it is in doubt."""
-        self._flights.pop(key, None)
+        self._part_with_flights(key)
+        self._drop(key)
+
+    def _drop(self, key: str) -> None:
         self._memory.pop(self._prefix + key)
         self._fresh_until.pop(key, None)
         self._metrics.memory_bytes.set(self._memory.bytes)
+
+    def _part_with_flights(self, key: str) -> None:
+        """A read under way may hold the old value: it must not put it into memory any more."""
+        self._flights.pop(key, None)
+        self._flights.pop(_FRESH + key, None)
 
     async def _merged(self, name: str, kind: str, read: Callable[[], bytes | None]) -> bytes | None:
         flight = self._flights.get(name)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from cache import digest as digests
 from cache import frames
@@ -14,7 +17,6 @@ from cache.asgi import Request, Response, packed
 from cache.conditions import Condition
 from cache.errors import CacheError, Fenced, MissingBlobs, ProtocolError
 from cache.lease import Claim, check_claim
-from cache.protocol import Value
 from cache.revocation import KEY as REVOCATIONS_KEY
 from cache.revocation import Revocations
 from cache.service_state import Caller, ServiceState
@@ -23,6 +25,8 @@ from cache.tiered import TieredStore
 
 log = logging.getLogger("fusec.cache")
 
+AT_ONCE: Final = 16
+"""Things of one batch that are read at the same time."""
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -39,18 +43,10 @@ async def entry_lookup(state: ServiceState, caller: Caller, request: Request, _:
     fresh = asked.get("fresh", False)
     if not isinstance(fresh, bool):
         raise ProtocolError("fresh is neither true nor false")
-    found: dict[str, Value] = {}
-    room = wire.MAX_BATCH_BYTES
-    for key in dict.fromkeys(wire.strings(asked["keys"], f"{request.path}: keys")):
+    wanted = list(dict.fromkeys(wire.strings(asked["keys"], f"{request.path}: keys")))
+    for key in wanted:
         keys.parse(key)
-        data = await caller.space.entry(key, fresh=fresh)
-        if data is None:
-            continue
-        room -= len(data)
-        if room < 0:
-            break
-        found[key] = data
-    return packed(200, {"found": found})
+    return await _batch("found", wanted, lambda key: caller.space.entry(key, fresh=fresh))
 
 
 async def entry_put(state: ServiceState, caller: Caller, request: Request, key: str) -> Response:
@@ -140,14 +136,29 @@ async def blobs_has(state: ServiceState, caller: Caller, request: Request, _: st
 
 async def blobs_get(state: ServiceState, caller: Caller, request: Request, _: str) -> Response:
     """Many blobs as zstd frames: those that are there and fit the reply together."""
-    found: dict[str, Value] = {}
+    return await _batch("blobs", await _asked_digests(request), caller.space.reader.frame)
+
+
+async def _batch(
+    field: str, names: Sequence[str], read: Callable[[str], Awaitable[bytes | None]]
+) -> Response:
+    """Those of many things that are there and fit the reply together; read AT_ONCE at a time."""
+    found: dict[str, bytes] = {}
     room = wire.MAX_BATCH_BYTES
-    for digest in await _asked_digests(request):
-        frame = await caller.space.reader.frame(digest)
-        if frame is not None and len(frame) <= room:
-            room -= len(frame)
-            found[digest] = frame
-    return packed(200, {"blobs": found})
+    full = False
+    for at in range(0, len(names), AT_ONCE):
+        group = names[at : at + AT_ONCE]
+        for name, data in zip(group, await asyncio.gather(*map(read, group)), strict=True):
+            if data is None:
+                continue
+            if len(data) > room:
+                full = True
+                continue
+            room -= len(data)
+            found[name] = data
+        if full:
+            break  # the rest is asked for again: it is not read for nothing
+    return Response(200, parts=wire.pack_bytes_map(field, found))
 
 
 async def blob_get(state: ServiceState, caller: Caller, request: Request, digest: str) -> Response:

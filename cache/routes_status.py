@@ -7,14 +7,9 @@ from collections.abc import Mapping
 from cache import metrics as prometheus
 from cache import status_page
 from cache.asgi import Request, Response, packed
-from cache.digest import digest
 from cache.errors import CacheError
-from cache.key import make
 from cache.protocol import Value
 from cache.service_state import Caller, ServiceState
-
-# A read, not a question for existence: S3 answers the latter "no" where the bucket is missing.
-_PROBE = make("graph", digest(b"fusec readiness probe"))
 
 
 async def healthz(state: ServiceState, caller: Caller, request: Request, _: str) -> Response:
@@ -25,7 +20,7 @@ async def healthz(state: ServiceState, caller: Caller, request: Request, _: str)
 async def readyz(state: ServiceState, caller: Caller, request: Request, _: str) -> Response:
     """Ready: 200 if the store answers a question, else 503."""
     try:
-        await state.default.reader.call(state.default.store.get_entry, _PROBE)
+        await state.ask()
     except CacheError as error:
         state.metrics.errors.labels("readyz").inc()
         return Response(503, f"store: {type(error).__name__}\n".encode(), "text/plain")

@@ -27,6 +27,7 @@ from cache.errors import (
     Corrupt,
     Fenced,
     MissingBlobs,
+    NoSwap,
     NotBetter,
     NotReachable,
     Refused,
@@ -34,11 +35,10 @@ from cache.errors import (
     TooLarge,
     Untrusted,
 )
-from cache.gc import Collectable, Policy
-from cache.inventory import Inventory
+from cache.gc import Collectable, Policy, shares
 from cache.lru import ByteLRU
 from cache.metrics import UNTRUSTED, ServiceMetrics
-from cache.open_store import collected_part, disk_folder, open_store
+from cache.open_store import collected_part, copies, disk_folder, open_store
 from cache.open_tracing import open_tracing
 from cache.reader import Reader
 from cache.schedule import Collections
@@ -46,7 +46,6 @@ from cache.series import OTHER
 from cache.service_state import Caller, ServiceState, Space
 from cache.signing import read_trusted
 from cache.store import SwapStore
-from cache.tiered import TieredStore
 from cache.tracing import HEADER
 
 log = logging.getLogger("fusec.cache")
@@ -149,7 +148,7 @@ def create_app(
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             if config.gc_every_s or config.disk:
-                collections.append(_collections(config, state))
+                collections.append(_collections(config, state, counters))
             await _startup(receive, send)
             for running in collections:
                 await running.stop()
@@ -160,23 +159,24 @@ def create_app(
             await send({"type": "lifespan.shutdown.complete"})
         elif scope["type"] == "http":
             response = await _answer(state, Request.of(scope, receive))
-            metrics.bytes.labels("out").inc(len(response.body))
+            metrics.bytes.labels("out").inc(response.size)
             await response.send(send)
 
     return app
 
 
-def _collections(config: ServiceConfig, state: ServiceState) -> Collections:
-    """The schedule over the namespaces that are open at the time; started."""
+def _collections(config: ServiceConfig, state: ServiceState, counters: Counters) -> Collections:
+    """The schedule over the namespaces that are open at the time, and over all copies on this disk;
+    started."""
 
     def stores() -> list[tuple[Collectable, Policy]]:
         made: list[tuple[Collectable, Policy]] = []
-        for space in state.spaces():
+        for space in state.spaces() if config.gc_every_s else ():
             part = collected_part(space.store)
-            if part is not None and config.gc_every_s:
+            if part is not None:
                 made.append((part, config.policy()))
-            if isinstance(space.store, TieredStore) and isinstance(space.store.near, Inventory):
-                made.append((space.store.near, Policy(max_bytes=config.disk_bytes)))
+        near = copies(state.default.store, counters)
+        made += zip(near, shares(near, config.disk_bytes), strict=True)
         return made
 
     running = Collections(config.gc_every_s or DISK_EVERY_S, stores, state.metrics.count_collection)
@@ -234,6 +234,8 @@ def status_of(error: CacheError) -> int:
         return 412
     if isinstance(error, Fenced):
         return 423
+    if isinstance(error, NoSwap):
+        return 501
     if isinstance(error, TooLarge):
         return 413
     if isinstance(error, Corrupt):

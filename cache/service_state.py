@@ -14,7 +14,8 @@ from cache import key as keys
 from cache import revocation
 from cache.artifacts import open_entry
 from cache.config import ServiceConfig
-from cache.errors import CacheError, ProtocolError, Revoked
+from cache.digest import digest
+from cache.errors import CacheError, NoSwap, ProtocolError, Revoked
 from cache.farms import Gateways
 from cache.fence import Fence
 from cache.metrics import ServiceMetrics
@@ -24,6 +25,7 @@ from cache.reader import Reader
 from cache.revocation import Revocations
 from cache.seal import split
 from cache.signing import PublicKey
+from cache.single_flight import SingleFlight
 from cache.store import SwapStore
 from cache.tracing import Tracing
 from cache.trust import Trust
@@ -37,7 +39,13 @@ REVOKED_SECONDS = 10.0
 MAX_NAMESPACES = 256
 TOUCH_SECONDS = 86_400.0
 """A service writes down that an entry is in use at most this often."""
-MAX_TOUCHED = 1 << 20
+MAX_TOUCHED = 1 << 17
+TOUCHING = 4
+"""Most of such notes on their way at the same time."""
+
+
+# A read, not a question for existence: S3 answers the latter "no" where the bucket is missing.
+_PROBE = keys.make("graph", digest(b"fusec readiness probe"))
 
 
 class Space:
@@ -65,7 +73,7 @@ class Space:
         self._touching: set[asyncio.Future[None]] = set()
         self._revoked = revocation.NONE
         self._revoked_at = float("-inf")
-        self._refresh: asyncio.Task[None] | None = None
+        self._refresh = SingleFlight(self._read_revoked)
 
     async def entry(self, key: str, *, fresh: bool = False) -> bytes | None:
         """An entry's bytes; None where there is none or it is revoked. fresh: see `Reader`."""
@@ -91,9 +99,7 @@ class Space:
         """The list, REVOKED_SECONDS old at most; older while the store does not answer."""
         if time.monotonic() - self._revoked_at < REVOKED_SECONDS:
             return self._revoked
-        if self._refresh is None:
-            self._refresh = asyncio.ensure_future(self._read_revoked())
-        await asyncio.shield(self._refresh)
+        await self._refresh.get()
         return self._revoked
 
     def set_revoked(self, revoked: Revocations) -> None:
@@ -105,6 +111,8 @@ class Space:
         now = time.monotonic()
         if now - self._touched.get(key, float("-inf")) < TOUCH_SECONDS:
             return
+        if len(self._touching) >= TOUCHING:
+            return  # the next use will do: readers must not wait behind what is written down
         if len(self._touched) >= MAX_TOUCHED:
             self._touched.clear()
         self._touched[key] = now
@@ -116,6 +124,11 @@ class Space:
         assert self._collected is not None
         try:
             await self.reader.call(self._collected.touch_entry, key)
+        except NoSwap as error:
+            self._touches = False
+            self._metrics.errors.labels("touch").inc()
+            text = "entries in use go by their age all the same: %s"
+            log.warning(text, error, extra={"action": "touch"})
         except CacheError as error:
             # It may go too early then, and be compiled again.
             self._metrics.errors.labels("touch").inc()
@@ -133,7 +146,6 @@ class Space:
             log.warning("the revocations cannot be read: %s", error, extra={"action": "revoked"})
         finally:
             self._revoked_at = max(self._revoked_at, time.monotonic())
-            self._refresh = None
 
 
 @dataclass(frozen=True)
@@ -170,6 +182,10 @@ class ServiceState:
         self._farm: httpx.AsyncClient | None = None
         self._described: dict[str, Value] = {}
         self._described_at = float("-inf")
+        # Anybody may ask for these, without a token: the store is asked once for all who do.
+        reader, store = default.reader, default.store
+        self._describing = SingleFlight(lambda: reader.call(store.describe))
+        self._asking = SingleFlight(lambda: reader.call(store.get_entry, _PROBE))
 
     async def space(self, namespace: str) -> Space:
         """A namespace, opened on its first use. Raises what opening its store raises."""
@@ -207,9 +223,13 @@ class ServiceState:
     async def describe(self) -> dict[str, Value]:
         """What the default store says of itself, at most DESCRIBE_SECONDS old."""
         if time.monotonic() - self._described_at > DESCRIBE_SECONDS:
-            self._described = await self.default.reader.call(self.default.store.describe)
+            self._described = await self._describing.get()
             self._described_at = time.monotonic()
         return self._described
+
+    async def ask(self) -> None:
+        """Ask the default store something. Raises what it raises."""
+        await self._asking.get()
 
     async def close(self) -> None:
         """Close the connections to the farm."""

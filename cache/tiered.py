@@ -1,8 +1,8 @@
 """A near store in front of a far one: copies nearby, the truth far away.
 
 Blobs never change, so a near copy is as good as the original. Entries may be replaced, so they are
-read from the far store, and from the near one only while the far one does not answer: hits go on
-through an outage.
+read from the far store, and from the near one only while the far one does not answer, or refuses
+us: hits go on through an outage, and after credentials have expired.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cache.counters import Counters
-from cache.errors import CacheError, NotReachable
+from cache.errors import CacheError, NotReachable, Refused
 from cache.frames import get_frame, put_frame
 from cache.protocol import Value
 from cache.store import Blobs, Store, SwapStore, get_blobs
@@ -79,12 +79,12 @@ class TieredStore:
         self._fill(digest, data)
 
     def get_entry(self, key: str) -> bytes | None:
-        """See `Store`. While the far store does not answer, the near copy stands in."""
+        """See `Store`. While the far store does not answer us, the near copy stands in."""
         try:
             data = self.far.get_entry(key)
-        except NotReachable:
+        except (NotReachable, Refused):
             self.counters.add("far_errors")
-            kept = self.near.get_entry(key)
+            kept = self._near_entry(key)
             if kept is None:
                 raise
             return kept
@@ -139,6 +139,13 @@ class TieredStore:
             put_frame(self.near, digest, frame)
         except CacheError:
             self.counters.add("near_errors")
+
+    def _near_entry(self, key: str) -> bytes | None:
+        try:
+            return self.near.get_entry(key)
+        except CacheError:
+            self.counters.add("near_errors")
+            return None
 
     def _copy_entry(self, key: str, data: bytes | None) -> None:
         try:

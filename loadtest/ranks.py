@@ -96,15 +96,18 @@ class Rank:
             status = self._request("poll", "GET", path, None, wire.MAX_REPLY)
 
     def _fetch(self, digests: list[str]) -> None:
-        for begin in range(0, len(digests), BATCH):
-            batch = digests[begin : begin + BATCH]
-            body: Value = {"digests": [*batch]}
+        left = digests
+        while left:
+            batch: list[Value] = [*left[:BATCH]]
+            body: Value = {"digests": batch}
             answer = self._post("blobs", wire.PATH_BLOBS_GET, body, wire.MAX_REPLY)
             frames = wire.bytes_map(wire.fields(answer, "blobs", ("blobs",))["blobs"], "blobs")
-            for digest in batch:
-                if digest not in frames:
-                    raise RankFailed(f"blob {digest[:12]} is absent")
-                decompress(frames[digest], digest)
+            if not frames:
+                raise RankFailed(f"blob {left[0][:12]} is absent")
+            for digest, frame in frames.items():
+                decompress(frame, digest)
+            # What is not in the reply did not fit it.
+            left = [digest for digest in left if digest not in frames]
 
     def _post(self, name: str, path: str, body: Value, limit: int) -> Value:
         return self._request(name, "POST", path, wire.pack(body), limit)

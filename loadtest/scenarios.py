@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from cache.artifacts import open_entry, publish
+from cache.breaker import DelayBudget
 from cache.client import CacheClient
 from cache.manifest import Manifest
 from cache.trust import OWN_STORE
@@ -137,7 +138,8 @@ def tenants(stand: Stand, scale: Scale) -> Outcome:
 def big(stand: Stand, scale: Scale) -> Outcome:
     """Artifacts of many megabytes, more together than the service keeps in memory."""
     keys = []
-    with CacheClient(stand.service.url, token=WRITER) as writer:
+    patient = DelayBudget(60.0)
+    with CacheClient(stand.service.url, token=WRITER, budget=patient) as writer:
         for number in range(8):
             blobs = {f"part/{n}": secrets.token_bytes(BIG_BYTES) for n in range(3)}
             keys.append(f"graph/{number + 1:064x}")

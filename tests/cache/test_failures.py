@@ -1,17 +1,8 @@
 """What must hold when things go wrong, each behaviour by its name."""
 
-import asyncio
-import json
 import random
-import signal
-import socket
 import subprocess
 import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -21,74 +12,20 @@ from cache.artifacts import lookup, publish
 from cache.breaker import DelayBudget
 from cache.client import CacheClient
 from cache.config import ServiceConfig
-from cache.counters import Counters
 from cache.embedded import serve_in_thread
-from cache.errors import CacheError, NotReachable, Refused
 from cache.local import LocalStore
 from cache.manifest import Manifest
 from cache.memory import MemoryStore
-from cache.s3 import S3Store
 from cache.seal import Signer
-from cache.service import create_app
 from cache.signing import SigningKey
 from cache.trust import signed_by
-from tests.cache.mini_s3 import mini_s3
 from tests.cache.samples import BLOBS, key, manifest, noise, put
-from tests.cache.servers import free_port
 
 ROOT = Path(__file__).parents[2]
 
 
-# -- one read for many -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("what", ["blob", "entry"])
-def test_4096_concurrent_requests_for_one_cold_key_are_one_store_read(what):
-    class Counted(MemoryStore):
-        reads = 0
-
-        def get_blob(self, digest):
-            type(self).reads += 1
-            time.sleep(0.3)
-            return super().get_blob(digest)
-
-        def get_entry(self, name):
-            if name == key():
-                type(self).reads += 1
-                time.sleep(0.3)
-            return super().get_entry(name)
-
-    store = Counted()
-    name = put(store, noise(1000))
-    store.put_entry(key(), manifest({}).encode())
-    Counted.reads = 0
-    path = f"/v1/blobs/{name}" if what == "blob" else f"/v1/entries/{key()}"
-    app = create_app(ServiceConfig(), store=store)
-    statuses: list[int] = []
-
-    async def ask():
-        async def receive():
-            return {"type": "http.request", "body": b"", "more_body": False}
-
-        async def send(message):
-            if message["type"] == "http.response.start":
-                statuses.append(message["status"])
-
-        scope = {
-            "type": "http",
-            "method": "GET",
-            "path": path,
-            "query_string": b"",
-            "headers": [(b"host", b"127.0.0.1")],
-        }
-        await asyncio.gather(*(app(dict(scope), receive, send) for _ in range(4096)))
-
-    asyncio.run(ask())
-    assert statuses == [200] * 4096
-    assert Counted.reads == 1
-
-
 # -- corruption ------------------------------------------------------------------------------------
+
 
 FARM = SigningKey.generate()
 
@@ -148,6 +85,7 @@ def test_none_of_100000_corruptions_is_loaded(tmp_path):
 
 
 # -- crashes ---------------------------------------------------------------------------------------
+
 
 CRASH = """
 import os, sys
@@ -274,241 +212,3 @@ def test_conflicting_bytes_under_one_key_are_refused_and_recorded(caplog):
         text = httpx.get(running.url + "/metrics").text
     assert 'fusec_cache_conflicts_total{kind="graph"} 1.0' in text
     assert f"another value stands under {key()}" in caplog.text
-
-
-# -- S3 --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def s3():
-    with mini_s3() as server:
-        yield server
-
-
-def s3_store(server, **more):
-    return S3Store(
-        "bucket", "p", endpoint=server.url, timeout_s=2.0,
-        **{"access_key": "k", "secret_key": "s", **more},
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("fault", "error", "hint"),
-    [
-        ((503, "SlowDown"), NotReachable, ""),
-        ((503, "ServiceUnavailable"), NotReachable, ""),
-        ((500, "InternalError"), NotReachable, ""),
-        ((403, "ExpiredToken"), Refused, "expiry"),
-        ((403, "RequestTimeTooSkewed"), Refused, "clock"),
-        ((400, "AuthorizationHeaderMalformed"), NotReachable, "region"),
-        ((301, "PermanentRedirect"), NotReachable, "region"),
-    ],
-)
-def test_an_s3_fault_is_an_error_with_a_hint_and_never_a_wrong_byte(s3, fault, error, hint):
-    with s3_store(s3) as store:
-        name = put(store, b"x")
-        s3.fault = lambda method, path: fault
-        for ask in (
-            lambda: store.get_blob(name),
-            lambda: store.get_entry(key()),
-            lambda: store.put_entry(key(), manifest({}).encode()),
-            lambda: store.has_blobs([name]),
-        ):
-            with pytest.raises(error) as caught:
-                ask()
-            assert hint in caught.value.hint
-        s3.fault = None
-        assert store.get_blob(name) == b"x"
-        assert store.get_entry(key()) is None
-
-
-def test_an_s3_that_slows_us_down_is_tried_again(s3):
-    with s3_store(s3) as store:
-        name = put(store, b"x")
-        left = [2]
-
-        def sometimes(method, path):
-            left[0] -= 1
-            return (503, "SlowDown") if left[0] >= 0 else None
-
-        s3.fault = sometimes
-        assert store.get_blob(name) == b"x"
-
-
-PROCESS = """
-import json, pathlib, sys
-print(pathlib.Path(sys.argv[1]).read_text())
-"""
-
-
-def test_credentials_that_expire_mid_run_are_renewed(s3, tmp_path, monkeypatch):
-    """By botocore's own way: a credential process that is asked again when the time is up."""
-    program, answer = tmp_path / "program.py", tmp_path / "answer"
-    program.write_text(PROCESS)
-
-    def give(access_key, seconds):
-        expires = datetime.now(UTC) + timedelta(seconds=seconds)
-        made = {
-            "Version": 1, "AccessKeyId": access_key, "SecretAccessKey": "s", "SessionToken": "t",
-            "Expiration": expires.isoformat(),
-        }  # fmt: skip
-        answer.write_text(json.dumps(made))
-
-    (tmp_path / "config").write_text(
-        f"[default]\ncredential_process = {sys.executable} {program} {answer}\n"
-    )
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    give("first", 60.0)  # so little that they are renewed at every use
-    s3.valid = {"first"}
-    with s3_store(s3, access_key=None, secret_key=None) as store:
-        name = put(store, b"x")
-        # The old ones end; until the new ones are there it is a refusal, told apart from a miss.
-        s3.valid = {"second"}
-        with pytest.raises(Refused, match="ExpiredToken"):
-            store.get_blob(name)
-        give("second", 3600.0)
-        assert store.get_blob(name) == b"x"
-        assert {"first", "second"} <= set(s3.keys_seen)
-    give("third", -60.0)
-    with s3_store(s3, access_key=None, secret_key=None) as store:
-        with pytest.raises((Refused, NotReachable)) as caught:
-            store.get_blob(name)
-        assert "expire" in str(caught.value)
-
-
-def test_a_service_whose_credentials_have_expired_is_alive_not_ready_and_comes_back(s3):
-    s3.valid = {"k"}
-    with s3_store(s3) as store, serve_in_thread(ServiceConfig(port=0), store=store) as running:
-        assert httpx.get(running.url + "/readyz").status_code == 200
-        s3.valid = set()
-        assert httpx.get(running.url + "/readyz").status_code == 503
-        assert httpx.get(f"{running.url}/v1/entries/{key()}").status_code == 503
-        assert httpx.get(running.url + "/healthz").status_code == 200
-        s3.valid = {"k"}
-        assert httpx.get(running.url + "/readyz").status_code == 200
-
-
-def test_a_name_that_does_not_resolve_is_not_reachable():
-    store = S3Store(
-        "b", endpoint="http://nowhere.invalid:1", access_key="k", secret_key="s", attempts=1
-    )
-    with store, pytest.raises(NotReachable):
-        store.get_entry(key())
-
-
-def test_a_body_cut_short_by_s3_is_not_reachable_or_a_miss(s3):
-    counters = Counters()
-    with s3_store(s3, counters=counters) as store:
-        name = put(store, noise(5000))
-        (path,) = [path for path in s3.objects if name in path]
-        s3.objects[path] = s3.objects[path][:-100]  # an upload that was cut and kept
-        assert store.get_blob(name) is None
-        assert counters.get("corrupt") == 1
-        assert path not in s3.objects
-
-
-# -- restarts --------------------------------------------------------------------------------------
-
-
-@contextmanager
-def balancer(backend):
-    """A TCP proxy; new connections go to `backend[0]`, open ones stay where they are."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-
-    def pump(source, sink):
-        with suppress(OSError):
-            while data := source.recv(65536):
-                sink.sendall(data)
-        for end in (source, sink):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def accept():
-        while True:
-            try:
-                front, _ = listener.accept()
-            except OSError:
-                return
-            back = socket.create_connection(("127.0.0.1", backend[0]))
-            for pair in ((front, back), (back, front)):
-                threading.Thread(target=pump, args=pair, daemon=True).start()
-            sockets.extend((front, back))
-
-    sockets: list[socket.socket] = []
-    thread = threading.Thread(target=accept, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        with suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(5)
-        for end in sockets:
-            end.close()
-
-
-@contextmanager
-def replica(folder):
-    """A service as a process of its own; gives the process and its port, once it is ready."""
-    port = free_port()
-    command = [sys.executable, "-m", "cache", "serve", "--port", str(port)]
-    child = subprocess.Popen(
-        [*command, "--store", f"file://{folder}"], cwd=ROOT, stderr=subprocess.DEVNULL
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            with suppress(httpx.HTTPError):
-                if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
-                    break
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        yield child, port
-    finally:
-        child.kill()
-        child.wait()
-
-
-def test_a_rolling_restart_is_without_a_failed_request(tmp_path):
-    stop, failed, done = threading.Event(), [], []
-
-    def ask(url, number):
-        with CacheClient(url, budget=DelayBudget(30.0)) as client:
-            turn = 0
-            while not stop.is_set():
-                turn += 1
-                blobs = {"b": b"%d" % turn}
-                name = key(1000 * number + turn % 50)
-                try:
-                    publish(client, name, Manifest.of("graph", blobs), blobs)
-                    assert lookup(client, name) is not None
-                    done.append(name)
-                except CacheError as error:
-                    failed.append(error)
-
-    with ExitStack() as stack:
-        old, port = stack.enter_context(replica(tmp_path))
-        backend = [port]
-        url = stack.enter_context(balancer(backend))
-        pool = stack.enter_context(ThreadPoolExecutor(4))
-        stack.callback(stop.set)
-        workers = [pool.submit(ask, url, number) for number in range(4)]
-        for _ in range(2):
-            before = len(done)
-            new, backend[0] = stack.enter_context(replica(tmp_path))
-            old.send_signal(signal.SIGTERM)
-            # Some servers end by the signal that they have handled.
-            assert old.wait(60) in (0, -signal.SIGTERM)
-            old = new
-            deadline = time.monotonic() + 30
-            while len(done) < before + 20:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-        stop.set()
-        for worker in workers:
-            worker.result(30)
-    assert failed == []

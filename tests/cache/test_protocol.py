@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache.errors import CacheError, ProtocolError, TooLarge
-from cache.protocol import fields, pack, strings, unpack
+from cache.protocol import fields, pack, pack_bytes_map, strings, unpack
 
 scalars = (
     st.none()
@@ -149,3 +149,15 @@ def test_strings_are_bounded():
 
 def test_packing_is_plain_msgpack():
     assert msgpack.unpackb(pack({"a": [1, b"x", "y"]})) == {"a": [1, b"x", "y"]}
+
+
+@given(st.dictionaries(st.text(max_size=40), st.binary(max_size=300)))
+def test_a_map_in_parts_is_the_map(items):
+    assert b"".join(pack_bytes_map("found", items)) == pack({"found": items})
+
+
+@pytest.mark.parametrize("size", [255, 256, 65_535, 65_536])
+def test_large_values_of_a_map_are_not_copied(size):
+    parts = pack_bytes_map("blobs", {"a": (data := bytes(size))})
+    assert any(part is data for part in parts)
+    assert b"".join(parts) == pack({"blobs": {"a": data}})

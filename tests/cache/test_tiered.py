@@ -4,7 +4,7 @@ import pytest
 
 from cache.artifacts import lookup, publish
 from cache.digest import digest
-from cache.errors import NotReachable, StoreFull
+from cache.errors import NotReachable, Refused, StoreFull
 from cache.memory import MemoryStore
 from cache.tiered import TieredStore
 from tests.cache.samples import BLOBS, key, manifest, noise, put
@@ -118,3 +118,21 @@ def test_blob_that_is_only_near_does_not_count_as_stored(store, near):
     name = put(near, b"x")
     assert store.has_blobs([name]) == set()
     assert store.get_blob(name) == b"x"
+
+
+@pytest.mark.parametrize("error", [NotReachable, Refused])
+def test_near_entries_stand_in_while_the_far_store_does_not_answer_us(store, far, near, error):
+    """Credentials that have expired are an outage like any other."""
+    far.put_entry(key(), b"kept")
+    assert store.get_entry(key()) == b"kept"
+
+    def fails(name):
+        raise error("far")
+
+    far.get_entry = fails
+    assert store.get_entry(key()) == b"kept"
+    assert store.counters.get("far_errors") == 1
+    near.get_entry = fails
+    with pytest.raises(error, match="far"):
+        store.get_entry(key())
+    assert store.counters.get("near_errors") == 1
