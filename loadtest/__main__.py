@@ -90,7 +90,7 @@ def _allow_files(wanted: int) -> None:
 
 def _show(out: Console, outcome: Outcome, seconds: float) -> None:
     rows = [
-        (each.what, f"{each.value:.3g} {each.unit}".strip(), f"{each.most:g} {each.unit}".strip(),
+        (each.what, each.seen, f"{each.most:g} {each.unit}".strip(),
          "kept" if each.kept else "NOT KEPT")
         for each in outcome.objectives
     ]  # fmt: skip

@@ -1,14 +1,16 @@
 """Real clients in a process: the resolver that `torch.compile` uses, over a remote with faults.
 
-    python -m loadtest.clients URL MODELS SECONDS RESULT
+    python -m loadtest.clients URL MODELS TURNS STOP
 
 Each turn is a new start of a job: an empty local store, a model's graphs resolved in turn, by the
-compiler here where the remote does not help. The delay budget is the process's, as in a training
-job. The settings come from the environment (FUSEC_TOKEN_FILE, FUSEC_TRUSTED_KEYS, …).
+compiler here where the remote does not help. A line of JSON in the file TURNS says how each went,
+until there is a file STOP. The delay budget is the process's, as in a training job. The settings
+come from the environment (FUSEC_TOKEN_FILE, FUSEC_TRUSTED_KEYS, …).
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
@@ -39,36 +41,33 @@ class Turn:
     error: str
 
 
-def run(url: str, models: int, seconds: float) -> list[Turn]:
-    """Start models for so long, and return every start."""
+def run(url: str, models: int, turns: Path, stop: Path) -> None:
+    """Start models until there is a file `stop`; each start is a line of `turns`."""
     options = Options.from_env(overrides={"remote": url, "progress": False})
     trust = trust_of(options)
-    client = open_client(options, url)
-    turns: list[Turn] = []
-    ends = time.time() + seconds
-    try:
-        while time.time() < ends:
+    with open_client(options, url) as client, turns.open("w") as file:
+        for number in itertools.count():
+            if stop.exists():
+                return
             recorder = Recorder()
             resolver = Resolver(MemoryStore(), client, options, recorder, trust=trust)
             at, begun, error = time.time(), time.perf_counter(), ""
             try:
-                for job in model(len(turns) % models).jobs:
+                for job in model(number % models).jobs:
                     resolver.submit(job).result()
             except (FusecError, CacheError, OSError) as failure:
                 error = f"{type(failure).__name__}: {failure}"
             taken = time.perf_counter() - begun
             local = recorder.counters.get("local_compiles", 0)
-            turns.append(Turn(at, taken, 2 - local, local, error))
+            made = Turn(at, taken, 2 - local, local, error)
+            file.write(json.dumps(asdict(made)) + "\n")
+            file.flush()
             time.sleep(PAUSE_S)
-    finally:
-        client.close()
-    return turns
 
 
 def main() -> None:
-    url, models, seconds, result = sys.argv[1:5]
-    made = run(url, int(models), float(seconds))
-    Path(result).write_text(json.dumps([asdict(turn) for turn in made]))
+    url, models, turns, stop = sys.argv[1:5]
+    run(url, int(models), Path(turns), Path(stop))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ _PAGE: Final = """\
          padding: 0 1rem }
   table { border-collapse: collapse; margin: 1rem 0; width: 100% }
   th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #ddd }
-  td.n { text-align: right; font-variant-numeric: tabular-nums }
+  td:first-child { width: 45% }
+  th.n, td.n { text-align: right; font-variant-numeric: tabular-nums }
   .kept { color: #17663a } .broken { color: #a3131d; font-weight: bold }
   svg { width: 100%; height: auto }
 </style>
@@ -42,9 +43,9 @@ _PAGE: Final = """\
 <h2 id="{{ o.name }}">{{ o.name }}</h2>
 <p>{{ o.about }}</p>
 <table>
-  <tr><th>objective<th>seen<th>at most<th>
+  <tr><th>objective<th class="n">seen<th class="n">at most<th>
   {% for each in o.objectives %}
-  <tr><td>{{ each.what }}<td class="n">{{ '%.3g'|format(each.value) }} {{ each.unit }}
+  <tr><td>{{ each.what }}<td class="n">{{ each.seen }}
       <td class="n">{{ '%g'|format(each.most) }} {{ each.unit }}
       <td class="{{ 'kept' if each.kept else 'broken' }}">{{ 'kept' if each.kept else 'not kept' }}
   {% endfor %}
@@ -69,16 +70,22 @@ def write_report(folder: Path, outcomes: Sequence[Outcome], about: str) -> Path:
 
 
 def _plots(outcome: Outcome) -> str:
-    """Ranks that are ready, and how long look-ups took, over time; a column for each part."""
+    """Starts that are done, and how long answers took, over time; a row for each part."""
     parts = [(name, samples) for name, samples in outcome.parts.items() if samples.ranks]
-    figure = Figure(figsize=(5.5 * max(1, len(parts)), 5.5), layout="constrained")
-    axes = figure.subplots(2, max(1, len(parts)), squeeze=False)
-    for column, (name, samples) in enumerate(parts):
+    if not parts:
+        return ""
+    figure = Figure(figsize=(11, 3.2 * len(parts)), layout="constrained")
+    axes = figure.subplots(len(parts), 2, squeeze=False)
+    for (name, samples), (ready, answers) in zip(parts, axes):
         begun = min(rank.begun for rank in samples.ranks)
-        ready, answers = axes[0][column], axes[1][column]
         _ready(ready, samples, begun)
-        ready.set_title(name)
+        ready.set_title(name, loc="left")
         _answers(answers, samples, begun)
+        for number, (left, right) in enumerate(outcome.away):
+            for part in (ready, answers):
+                label = "remote away" if number == 0 else None
+                part.axvspan(left - begun, right - begun, color="0.9", zorder=0, label=label)
+        _legend(answers)
     text = io.StringIO()
     figure.savefig(text, format="svg")
     return text.getvalue()[text.getvalue().index("<svg") :]
@@ -101,10 +108,20 @@ def _answers(axes: Axes, samples: Samples, begun: float) -> None:
             rasterized=True,
         )
     if samples.requests:
-        axes.legend(markerscale=3)
         axes.set_yscale("log")
         axes.set(xlabel="seconds", ylabel="seconds an answer took", xlim=(0, None))
-    else:
-        begun_at = [rank.begun - begun for rank in samples.ranks]
-        axes.scatter(begun_at, [rank.seconds for rank in samples.ranks], s=6)
-        axes.set(xlabel="seconds", ylabel="seconds a start took", xlim=(0, None), ylim=(0, None))
+        return
+    for whence in sorted({rank.tenant for rank in samples.ranks}):
+        seen = [rank for rank in samples.ranks if rank.tenant == whence]
+        axes.scatter(
+            [rank.begun - begun for rank in seen],
+            [rank.seconds for rank in seen],
+            s=6,
+            label=whence,
+        )
+    axes.set(xlabel="seconds", ylabel="seconds a start took", xlim=(0, None), ylim=(0, None))
+
+
+def _legend(axes: Axes) -> None:
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(markerscale=2, fontsize="small")

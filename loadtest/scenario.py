@@ -26,6 +26,13 @@ class Objective:
     unit: str = ""
 
     @property
+    def seen(self) -> str:
+        """The value for people."""
+        if math.isnan(self.value):
+            return "not measured"
+        return f"{self.value:.3g} {self.unit}".strip()
+
+    @property
     def kept(self) -> bool:
         return not math.isnan(self.value) and self.value <= self.most
 
@@ -34,7 +41,8 @@ class Objective:
 class Outcome:
     """A scenario that ran: what it was, what must hold, and figures for people.
 
-    parts: what was seen, by the name of the part.
+    parts: what was seen, by the name of the part. away: when the remote was, from and to (seconds
+    since the epoch).
     """
 
     name: str
@@ -42,6 +50,7 @@ class Outcome:
     objectives: tuple[Objective, ...]
     figures: dict[str, str]
     parts: dict[str, Samples] = field(default_factory=dict)
+    away: tuple[tuple[float, float], ...] = ()
 
     @property
     def kept(self) -> bool:
