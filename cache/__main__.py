@@ -200,7 +200,7 @@ def _serve(config: ServiceConfig) -> int:
     # With the extra only: `token` and `--help` work without it.
     import uvicorn
 
-    from cache.embedded import address_of, listen
+    from cache.embedded import KEEP_ALIVE_SECONDS, address_of, listen
     from cache.service import create_app
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -213,6 +213,7 @@ def _serve(config: ServiceConfig) -> int:
             ws="none",
             lifespan="on",
             timeout_graceful_shutdown=30,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             **config.tls().uvicorn(),
         )
     )

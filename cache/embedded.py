@@ -18,6 +18,9 @@ from cache.service import create_app
 from cache.store import SwapStore
 from cache.tls import ServerTls
 
+KEEP_ALIVE_SECONDS = 30
+"""For how long a server keeps an idle connection. Clients give theirs up after 5 seconds: a server
+that did so too would now and then close one just as a request comes."""
 _START_SECONDS = 30.0
 
 
@@ -58,6 +61,7 @@ def serve_app_in_thread(
                 ws="none",
                 lifespan="on",
                 timeout_graceful_shutdown=5,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 **shown.uvicorn(),
             )
         )

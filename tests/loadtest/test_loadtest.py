@@ -55,8 +55,12 @@ def test_a_report_shows_what_was_not_kept(tmp_path):
     ranks = tuple(RankTimes("t", float(n), n + 0.5, "") for n in range(5))
     requests = (Request("t", "lookup", 1.0, 0.01, ""),)
     parts = {"cold": Samples(requests, ranks), "clients": Samples((), ranks)}
-    made = Outcome("x", "about it", (Objective("y < z", 2, 1),), {"figure": "3 <s>"}, parts)
+    objectives = (Objective("y < z", 2, 1), Objective("unseen", math.nan, 1))
+    away = ((1.0, 2.0), (3.0, 4.0))
+    made = Outcome("x", "about it", objectives, {"figure": "3 <s>"}, parts, away)
     text = write_report(tmp_path, [made], "a machine").read_text()
+    assert "not measured" in text
+    assert "remote away" in text
     assert "not kept" in text
     assert "y &lt; z" in text
     assert "3 &lt;s&gt;" in text
