@@ -112,10 +112,10 @@ def _answers(axes: Axes, samples: Samples, begun: float) -> None:
         axes.set(xlabel="seconds", ylabel="seconds an answer took", xlim=(0, None))
         return
     for whence in sorted({rank.tenant for rank in samples.ranks}):
-        seen = [rank for rank in samples.ranks if rank.tenant == whence]
+        starts = [rank for rank in samples.ranks if rank.tenant == whence]
         axes.scatter(
-            [rank.begun - begun for rank in seen],
-            [rank.seconds for rank in seen],
+            [rank.begun - begun for rank in starts],
+            [rank.seconds for rank in starts],
             s=6,
             label=whence,
         )
