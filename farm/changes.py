@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from farm.book import JobBook
@@ -12,6 +13,8 @@ from farm.job import Job, JobId
 NEWS_S: Final = 1e-3
 """Between two answers about one job that is not over: each costs this process that much."""
 
+_Events = dict[JobId, asyncio.Event]
+
 
 class Changes:
     """The jobs of one book. Lives in one event loop; `clock` is its seconds."""
@@ -19,34 +22,44 @@ class Changes:
     def __init__(self, book: JobBook, clock: Callable[[], float]) -> None:
         self._book = book
         self._clock = clock
-        self._events: dict[JobId, asyncio.Event] = {}
+        self._news: _Events = {}
+        self._ends: _Events = {}
 
     def tell(self, name: JobId) -> None:
         """A job has changed."""
-        event = self._events.pop(name, None)
-        if event is not None:
-            event.set()
+        job = self._book.get(name)
+        over = job is None or job.state.final
+        for events in (self._news, self._ends) if over else (self._news,):
+            event = events.pop(name, None)
+            if event is not None:
+                event.set()
 
     async def watch(self, name: JobId, waiter: str, after: int, wait_s: float) -> Job | None:
         """The job as soon as its seq is above `after`, or as it is after `wait_s` seconds.
 
-        Where many wait for one job, they hear of its end at once and of the rest the more seldom.
+        Where many wait for one job they hear of its end at once, and of the rest the more seldom:
+        it does not even wake them.
         """
         asked = self._clock()
+        until = asked + wait_s
         while True:
             now = self._clock()
             if waiter:
                 self._book.heard(name, waiter, now)
             job = self._book.get(name)
-            if job is None or job.state.final or now >= asked + wait_s:
+            if job is None or job.state.final or now >= until:
                 return job
-            left = asked + wait_s - now
-            if job.seq > after:
-                left = min(left, asked + NEWS_S * self._book.waiters(name) - now)
-                if left <= 0:
-                    return job
-            event = self._events.setdefault(name, asyncio.Event())
-            try:
-                await asyncio.wait_for(event.wait(), left)
-            except TimeoutError:
-                continue
+            quiet = min(until, asked + NEWS_S * self._book.waiters(name))
+            if now < quiet:
+                await _wait(self._ends, name, quiet - now)
+            elif job.seq > after:
+                return job
+            else:
+                await _wait(self._news, name, until - now)
+
+
+async def _wait(events: _Events, name: JobId, seconds: float) -> None:
+    """Wait for an event, or so long."""
+    event = events.setdefault(name, asyncio.Event())
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)

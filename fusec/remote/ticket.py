@@ -137,9 +137,9 @@ class Ticket:
             self._users -= 1
             if self._users > 0:
                 return
-            farm, job = self._means.farm, self._at_farm
-            self._at_farm = None
         self._on_end(self)
+        farm, job = self._means.farm, self._at_farm
+        self._at_farm = None
         if farm is not None and job is not None:
             farm.cancel(job.fingerprint)
 
@@ -190,11 +190,7 @@ class Ticket:
         except WireError as error:
             self._gave_up(RemoteError(error.message, hint=error.hint))
             return
-        with self._counting:
-            wanted = self._users > 0
-            self._at_farm = farm_job if wanted else None
-        if not wanted:  # cancelled meanwhile, when there was nothing yet to take back
-            farm.cancel(farm_job.fingerprint)
+        self._at_farm = farm_job
 
     def _from_farm(self) -> Found | None:
         """Wait for the farm if it has the job; None, with the reason kept, when it did not help."""

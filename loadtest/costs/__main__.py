@@ -97,7 +97,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-_NONE = Requests(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+_NONE = Requests(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 _NO_STORE = StoreTimes(0.0, 0.0, 0.0, 0.0)
 _NO_TASKS = Tasks(0.0, 0.0, 0.0)
 

@@ -36,11 +36,12 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class Requests:
     """Processor seconds of the servers, a request: of the gateway (``submit`` of a small graph and
-    each MB more, ``poll``), and of the cache service (``pass_on`` of those, ``lookup`` of an entry,
-    each MB of blobs)."""
+    each MB more, ``join``, ``poll``), and of the cache service (``pass_on`` of those, ``lookup`` of
+    an entry, each MB of blobs)."""
 
     submit_s: float
     submit_mb_s: float
+    join_s: float
     poll_s: float
     pass_on_s: float
     lookup_s: float

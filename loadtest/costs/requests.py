@@ -20,7 +20,7 @@ from cache.manifest import Manifest
 from cache.protocol import MSGPACK, PATH_COMPILE, pack
 from fusec.artifact.fingerprint import graph_fingerprint, toolchain
 from fusec.options import Options, Target
-from fusec.remote.protocol import SUBMIT_PATH, FarmJob
+from fusec.remote.protocol import SUBMIT_PATH, FarmJob, Join
 from loadtest.costs.model import Requests
 from loadtest.costs.processor import process_cpu_s
 
@@ -52,11 +52,16 @@ def measure(count: int, say: Callable[[str], None]) -> Requests:
         submit = _cpu_s(gateway, lambda: _submit(http, straight, small), count)
         more = _cpu_s(gateway, lambda: _submit(http, straight, large), max(8, count // 20))
         poll = f"{PATH_COMPILE}/{small.fingerprint}?wait=0&after=0&waiter=w"
+        join = f"{PATH_COMPILE}/{small.fingerprint}?wait=0"
         headers = {"content-type": MSGPACK}
+        wish = pack(Join("w").to_wire())
         lookup = pack({"keys": [key]})
         return Requests(
             submit_s=submit,
             submit_mb_s=max(0.0, (more - submit) / ((LARGE - SMALL) / 1e6)),
+            join_s=_cpu_s(
+                gateway, lambda: http.post(straight + join, content=wish, headers=headers), count
+            ),
             poll_s=_cpu_s(gateway, lambda: http.get(straight + poll), count),
             pass_on_s=_cpu_s(service, lambda: http.get(through + poll), count),
             lookup_s=_cpu_s(

@@ -111,9 +111,10 @@ class Front:
         gateway = self.gateways[(httpx.URL(url).port or 0) - FIRST_PORT]
         if not gateway.host.lives():
             return REFUSED
-        paid = (
-            costs.poll_s if path != SUBMIT_PATH else costs.submit_s + size / MB * costs.submit_mb_s
-        )
+        if path == SUBMIT_PATH:
+            paid = costs.submit_s + size / MB * costs.submit_mb_s
+        else:
+            paid = costs.join_s if method == "POST" else costs.poll_s
         task = asyncio.current_task()
         assert task is not None
         gateway.requests.add(task)

@@ -149,7 +149,7 @@ def test_cancel_by_the_last_waiter_stops_the_job(client: NewClient, tmp_path: Pa
         tickets[0].cancel()
         assert operators(tickets[1].result()) == ["t.slow", "t.x", "t.y"]
         alone = one.resolver.submit(graph_job("t.slow2", "t.slow3", "t.slow4", "t.slow5"))
-        time.sleep(0.2)
+        assert not alone.done()  # which waits until it is submitted
         alone.cancel()
         again = one.resolver.submit(graph_job("t.slow2", "t.slow3", "t.slow4", "t.slow5"))
         assert not again.done()  # which waits until it is submitted

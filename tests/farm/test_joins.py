@@ -90,6 +90,7 @@ class Farm:
 def farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
     monkeypatch.setattr("fusec.remote.farm.GRACE_S", 60.0)  # it is not patience that is tested
     monkeypatch.setattr("fusec.remote.farm.CALL_S", 60.0)
+    monkeypatch.setattr("cache.routes_farm.CONNECT_SECONDS", 60.0)
     with ExitStack() as stack:
         yield Farm(
             stack,
