@@ -39,7 +39,7 @@ def native() -> NativeRun:
 
 
 def run_of(program: Program, *binaries: GpuBinary, run: NativeRun | None = None) -> ProgramRunner:
-    """A program on this process's GPU; run: what starts launches, the native runner if not given."""
+    """A program on this process's GPU; run: starts launches, if not the native runner."""
     return ProgramRunner(program, GpuPlace(program, binaries, run or native(), Gpus()))
 
 
