@@ -23,6 +23,7 @@ import torch
 
 from fusec.capture import seams, seams_joint
 from fusec.capture.min_cut import UNLIMITED, FlowNetwork
+from fusec.capture.pad_products import pad_products
 
 # Costs in quarters of a byte that is read or written.
 _READ: Final = 4
@@ -61,6 +62,7 @@ def partition(
     if seams_joint.torch_partitions(joint):
         return seams_joint.torch_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **more)
     seams_joint.merge_equal_nodes(joint)
+    pad_products(joint.graph, _unseen(joint.graph))
     saved = choose(joint.graph, num_fwd_outputs, seams_joint.mutated_inputs(joint))
     if saved is None:
         return seams_joint.torch_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **more)
@@ -223,6 +225,17 @@ def _backward(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
         if seams_joint.starts_backward(node) or any(n in found for n in node.all_input_nodes):
             found.add(node)
     return found
+
+
+def _unseen(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """What the forward pass computes and does not return."""
+    nodes = [n for n in graph.nodes if n.op != "output"]
+    backward, kinds = _backward(nodes), {n: _kind(n) for n in nodes}
+    return [
+        node
+        for node in nodes
+        if node not in backward and all(r.op != "output" for r in _readers(node, kinds))
+    ]
 
 
 def _returned(graph: torch.fx.Graph) -> list[Any]:

@@ -11,6 +11,7 @@ library makes are copied, once for all products, where that costs little beside 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Final
@@ -24,7 +25,7 @@ from fusec.lower.context import Lowering, Value, dense_stride
 from fusec.lower.rules import Rule
 from fusec.lower.view import View, as_buffer_view, contiguous_stride, loop_axes, view_axes, whole
 
-_ALIGNED: Final = 8  # elements of 2 bytes
+ALIGNED: Final = 8  # elements of 2 bytes
 _LARGE: Final = 1e9  # operations; a smaller product takes a few microseconds
 _OPERATIONS: Final = 600e3  # a nanosecond, of aligned matrices
 _COPIED: Final = 1500.0  # bytes a nanosecond that a copy reads, and writes
@@ -63,6 +64,13 @@ class _Matrix:
         return (*shape[:-2], shape[-1], shape[-2]) if self.across else shape
 
 
+def padding_pays(sizes: Sequence[int], bytes_copied: float) -> bool:
+    """Whether a product of such sizes (rows, columns, and what is summed over) is worth copies of
+    its operands."""
+    operations = 2.0 * prod(sizes)
+    return operations >= _LARGE and bytes_copied / _COPIED <= _SHARE * operations / _OPERATIONS
+
+
 def _product(first: int) -> Rule:
     """A product of argument ``first`` and the one after it; before them is what is added."""
 
@@ -81,7 +89,7 @@ def _padded(low: Lowering, node: Node, first: int) -> View | None:
     left, right = low.view(node.args[first]), low.view(node.args[first + 1])
     sizes = [ex.as_int(n) for n in (*t.shape, left.shape[-1])]
     known = [n for n in sizes if n is not None]
-    if len(known) != len(sizes) or 2 * prod(known) < _LARGE:
+    if len(known) != len(sizes):
         return None
     if not _plain(low, node):
         return None
@@ -95,7 +103,7 @@ def _padded(low: Lowering, node: Node, first: int) -> View | None:
     if (m_up, k_up, n_up) == (m, k, n) and a.ready and b.ready:
         return None
     bytes_copied = sum(x.copied(low, shape) for x, shape in zip((a, b), shapes, strict=True))
-    if bytes_copied / _COPIED > _SHARE * 2 * prod(known) / _OPERATIONS:
+    if not padding_pays(known, bytes_copied):
         return None
     added: tuple[ExternArg, ...] = ()
     if first:
@@ -126,7 +134,7 @@ def _plain(low: Lowering, node: Node) -> bool:
 
 
 def _up(size: int) -> int:
-    return -(-size // _ALIGNED) * _ALIGNED
+    return -(-size // ALIGNED) * ALIGNED
 
 
 def _matrix(low: Lowering, view: View) -> _Matrix:
@@ -138,7 +146,7 @@ def _matrix(low: Lowering, view: View) -> _Matrix:
     if across:
         *apart, last = *found.stride[:-2], found.stride[-1], found.stride[-2]
     steps = [ex.as_int(step) for step in (*apart, found.offset)]
-    ready = last is ex.ONE and all(step is not None and step % _ALIGNED == 0 for step in steps)
+    ready = last is ex.ONE and all(step is not None and step % ALIGNED == 0 for step in steps)
     return _Matrix(_transposed(view) if across else view, across, ready)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fusec.capture.weightless import weightless
 from fusec.capture.without_gpu import pretended_gpu
-from fusec.ir.graph import TensorType
+from fusec.ir.graph import Graph, TensorType, refs
 from fusec.options import Target
 from tests.capture.keys import Keys
 
@@ -70,9 +70,24 @@ def tied() -> Any:
     return model, (torch.randint(0, 64, (2, 8)),)
 
 
+def vocabulary() -> Any:
+    """Logits of a length that libraries are slow for; their gradient needs them."""
+    head = nn.Linear(256, 1002).to(torch.bfloat16)
+
+    def step(x: Tensor, t: Tensor) -> Tensor:
+        return F.cross_entropy(head(x), t)
+
+    x = torch.randn(8192, 256, dtype=torch.bfloat16, requires_grad=True)
+    return step, (x, torch.randint(0, 1002, (8192,)))
+
+
 SUBJECTS: dict[str, Callable[[], Any]] = {
-    f.__name__: f for f in (attention, dropout, masked, mish, tied)
+    f.__name__: f for f in (attention, dropout, masked, mish, tied, vocabulary)
 }
+
+
+def _returned(graph: Graph) -> list[int]:
+    return [number for output in graph.outputs for number in refs(output)]
 
 
 def captured(name: str, dynamic: bool | None = None, grad: bool = True) -> dict[str, Any]:
@@ -97,6 +112,7 @@ def captured(name: str, dynamic: bool | None = None, grad: bool = True) -> dict[
         "graphs": [k.entries for k in keys.graphs[-len(graphs) :]],
         "calls": calls,
         "devices": sorted(devices),
+        "shapes": sorted({str(graphs[0].nodes[n].type) for n in _returned(graphs[0])}),
     }
 
 

@@ -19,7 +19,7 @@ from fusec.capture import without_gpu
 from fusec.errors import CaptureUnsupported
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("attention", "dropout", "masked", "mish", "tied", "inference", "dynamic")
+NAMES = ("attention", "dropout", "masked", "mish", "tied", "inference", "dynamic", "vocabulary")
 AGAIN = ("dynamic", "masked", "dropout")
 
 pytestmark = [
@@ -83,6 +83,16 @@ def test_attention_is_one_operation_on_the_gpu(found: Any) -> None:
         own = {k.split(".")[1]: n for k, n in first[name]["calls"].items() if "fusec" in k}
         assert own == calls, name
         assert not any("scaled_dot" in k or "bmm" in k for k in first[name]["calls"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_long_rows_cross_to_the_backward_pass_as_they_are(found: Any) -> None:
+    """Logits of 1002 columns are computed in rows of 1008; nothing is copied out of them."""
+    first, _ = found
+    large = [shape for shape in first["vocabulary"]["shapes"] if "(8192, 100" in shape]
+    assert len(large) == 1
+    assert "shape=(8192, 1008)" in large[0]
 
 
 @pytest.mark.slow

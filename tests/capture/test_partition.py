@@ -13,7 +13,7 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fusec.capture import decompositions, seams
+from fusec.capture import decompositions, pad_products, seams
 from fusec.capture.min_cut import UNLIMITED, FlowNetwork
 from fusec.capture.partition import partition
 from tests.capture.test_seams import boxed
@@ -78,6 +78,12 @@ def test_a_long_chain_is_cut_quickly() -> None:
 def saved(fn: Any, *inputs: Tensor, dynamic: bool | None = None) -> list[tuple[str, Any]]:
     """Name of the operator ("input" for an input) and fake tensor of all that a step saves."""
     found: list[tuple[str, Any]] = []
+    torch.compile(fn, backend=_noting(found), dynamic=dynamic)(*inputs)
+    return found
+
+
+def _noting(found: list[tuple[str, Any]]) -> Any:
+    """A backend that runs both passes eager, and notes what crosses as `saved` gives it."""
 
     def cut(joint: Any, fakes: Any, *, num_fwd_outputs: int, **more: Any) -> Any:
         passes = partition(joint, fakes, num_fwd_outputs=num_fwd_outputs, **more)
@@ -98,8 +104,7 @@ def saved(fn: Any, *inputs: Tensor, dynamic: bool | None = None) -> list[tuple[s
             decompositions=decompositions.table(),
         )
 
-    torch.compile(fn, backend=backend, dynamic=dynamic)(*inputs)
-    return found
+    return backend
 
 
 def _made(found: list[tuple[str, Any]]) -> list[tuple[str, tuple[int, ...]]]:
@@ -108,6 +113,38 @@ def _made(found: list[tuple[str, Any]]) -> list[tuple[str, tuple[int, ...]]]:
 
 def _x(*shape: int) -> Tensor:
     return torch.randn(*shape, requires_grad=True)
+
+
+def _odd(node: torch.fx.Node, first: int) -> bool:
+    return bool(node.meta["val"].shape[1] % 8)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_what_is_saved_of_a_padded_product_is_all_of_it(
+    bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the products were large ones on a GPU: nothing is copied out of the longer rows."""
+    monkeypatch.setattr(pad_products, "_slow", _odd)
+
+    def step(x: Tensor, w: Tensor, b: Tensor, plain: Tensor, t: Tensor) -> Tensor:
+        logits = functional.linear(x, w, b if bias else None)
+        return functional.cross_entropy(logits, t) + (x @ plain).tanh().sum()
+
+    given = (_x(32, 16), _x(30, 16), _x(30), _x(16, 13))
+    t = torch.randint(30, (32,))
+    found: list[tuple[str, Any]] = []
+    loss = torch.compile(step, backend=_noting(found))(*given, t)
+    made = {(shape, value.is_contiguous()) for (_, shape), (_, value) in
+            zip(_made(found), [f for f in found if f[0] != "input"], strict=True)}  # fmt: skip
+    assert {((32, 32), True), ((32, 16), True)} <= made
+    assert not {(32, 30), (32, 13)} & {shape for shape, _ in made}
+    wanted = step(*given, t)
+    used = [x for x in given if bias or x.shape != (30,)]
+    torch.testing.assert_close(loss, wanted)
+    for mine, theirs in zip(
+        torch.autograd.grad(loss, used), torch.autograd.grad(wanted, used), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs)
 
 
 @pytest.mark.parametrize("fn", [functional.gelu, functional.silu, torch.tanh, functional.mish])
