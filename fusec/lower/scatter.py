@@ -1,6 +1,7 @@
 """Rules that write at places given by index tensors: scatters, index_put, gradients of embeddings.
 
-On a GPU they are loops with atomic additions. On a CPU those are loops that add rows, in the order
+On a GPU they are loops with atomic additions, or sums where they would collide
+(`few_places.py`). On a CPU those are loops that add rows, in the order
 of the indices; the others are ATen's. A scatter into an input that is overwritten with its result
 (a cache that grows by a token) changes the input in place, on every device: nothing is copied.
 """
@@ -17,6 +18,7 @@ from fusec.ir.expr import Expr, Sym
 from fusec.ir.graph import Node, Ref, refs
 from fusec.ir.loop import Buffer, Compute, Scalar
 from fusec.lower.context import Lowering, Value, dense_stride, normalise_dim
+from fusec.lower.few_places import sums_of_few
 from fusec.lower.gather import Place, usable
 from fusec.lower.rules import Rule, kwarg, operand, to_type
 from fusec.lower.view import View, loop_axes, whole
@@ -52,6 +54,14 @@ def _put(
     if dtype in ("bf16", "f16") and low.strict_rounding:
         put = lp.op(f"round_{dtype}", "f32", put)
     indirect = tuple((p.symbol, p.value(where)) for p, where in places)
+    if add and t.device == "cuda" and len(places) == 1:
+        added = sums_of_few(low, axes, at, places[0][0], indirect[0][1], put)
+        if added is not None:
+            return low.node_pointwise(
+                lambda a: lp.op(
+                    "add", put.dtype, to_type(operand(low, base, a), put.dtype), added(a)
+                )
+            )
     target = _overwritten(low, node, base, (put, *(v for _, v in indirect))) if not add else None
     if target is None and t.device == "cpu" and not (add and _whole_rows(axes, at, places)):
         return low.external(node, "library")

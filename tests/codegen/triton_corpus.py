@@ -242,6 +242,63 @@ return
 """,
 }
 
+# Additions at one of few places: sums for each place, where many would meet.
+FEW_PLACES = {
+    "kinds_of_tokens": """\
+%0 = input "g": bf16[6, 50, 40] @cuda
+%1 = input "i": i64[6, 50] @cuda
+%2 = call aten.remainder.Scalar(%1, 3): i64[6, 50] @cuda
+%3 = call aten.embedding_dense_backward.default(%0, %2, 3, 1, false): bf16[3, 40] @cuda
+return %3
+""",
+    "counts": """\
+%0 = input "x": i64[2] @cuda
+%1 = input "i": i64[300] @cuda
+%2 = input "v": i64[300] @cuda
+%3 = call aten.bitwise_and.Scalar(%1, 1): i64[300] @cuda
+%4 = call aten.scatter_add.default(%0, 0, %3, %2): i64[2] @cuda
+return %4
+""",
+}
+
+# Sizes that are known only at the call, in every form of kernel.
+_SYMBOLS = "symbol s0 in [2, 1048576]\nsymbol s1 in [2, 1048576]\n"
+DYNAMIC = {
+    "softmax": f"""\
+{_SYMBOLS}%0 = input "x": f32[s0, s1]
+%1 = call aten.amax.default(%0, [1], true): f32[s0, 1]
+%2 = call aten.sub.Tensor(%0, %1): f32[s0, s1]
+%3 = call aten.exp.default(%2): f32[s0, s1]
+%4 = call aten.sum.dim_IntList(%3, [1], true): f32[s0, 1]
+%5 = call aten.div.Tensor(%3, %4): f32[s0, s1]
+return %5
+""",
+    "transposed": f"""\
+{_SYMBOLS}%0 = input "x": f32[s0, s1]
+%1 = input "y": f32[s1, s0]
+%2 = call aten.permute.default(%0, [1, 0]): f32[s1, s0] stride [1, s1]
+%3 = call aten.add.Tensor(%2, %1): f32[s1, s0] stride [s0, 1]
+return %3
+""",
+    "columns": f"""\
+{_SYMBOLS}%0 = input "x": f32[s0, s1]
+%1 = call aten.mul.Tensor(%0, %0): f32[s0, s1]
+%2 = call aten.sum.dim_IntList(%1, [0]): f32[s1]
+return %2
+""",
+    "argmax": f"""\
+{_SYMBOLS}%0 = input "x": f32[s0, s1]
+%1 = call aten.argmax.default(%0, 1): i64[s0]
+return %1
+""",
+    "side_by_side": f"""\
+{_SYMBOLS}%0 = input "x": f32[s0, s1]
+%1 = call aten.exp.default(%0): f32[s0, s1]
+%2 = call aten.cat.default([%0, %1], 1): f32[s0, s1*2]
+return %2
+""",
+}
+
 # Reads and writes at places that kernels assert to be in range.
 PLACES = {
     "rows": """\
