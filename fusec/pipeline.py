@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -46,8 +47,9 @@ from fusec.schedule.split_folds import split_folds
 from fusec.schedule.verify import verify_schedule
 from fusec.trace import Recorder
 from fusec.tune.device import current_gpu, device_class, visible_gpus
-from fusec.tune.problem import problems
-from fusec.tune.tuner import tune
+from fusec.tune.partitions import Timed, fastest
+from fusec.tune.problem import problems, starts
+from fusec.tune.tuner import Tuned, tune
 
 __all__ = [
     "KernelSource",
@@ -80,11 +82,13 @@ _FAULTS: Final = (
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A compiled graph before its kernels are built. ``kernels`` are distinct and include the
-    runner, the last; ``report`` is plain numbers by name."""
+    runner, the last; ``report`` is plain numbers by name; ``near``: of each distinct region of the
+    graph, how many partitions cost about the same (`fusec.schedule.groups.Schedule`)."""
 
     program: bytes
     kernels: tuple[Source, ...]
     report: dict[str, int]
+    near: tuple[int, ...] = ()
 
     def to_bytes(self) -> bytes:
         body = {
@@ -92,6 +96,7 @@ class Plan:
             "program": self.program,
             "kernels": [source_to_bytes(k) for k in self.kernels],
             "report": sorted(self.report.items()),
+            "near": self.near,
         }
         return bytes(msgpack.packb(body, use_bin_type=True))
 
@@ -106,35 +111,53 @@ class Plan:
                 raise WireError("a plan of another version of fusec")
             kernels = tuple(source_from_bytes(k) for k in body["kernels"])
             numbers = {str(k): int(v) for k, v in body["report"]}
+            near = tuple(int(n) for n in body["near"])
         except (ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
             raise WireError(f"a plan does not decode: {error}") from error
-        return cls(body["program"], kernels, numbers)
+        return cls(body["program"], kernels, numbers, near)
 
 
-def plan(graph: Graph, target: Target, options: Options, *, recorder: Recorder) -> Plan:
+def plan(
+    graph: Graph,
+    target: Target,
+    options: Options,
+    *,
+    recorder: Recorder,
+    picks: tuple[int, ...] = (),
+) -> Plan:
     """Compile a graph up to source. Deterministic: equal arguments give equal bytes.
 
+    picks: of each distinct region the number of its partition, of those that `Plan.near` counts;
+    the cheapest by the cost model where it is not said.
     Raises CompilerError for a graph or a target that cannot be compiled.
     """
     with _collector_paused():
-        return _plan(graph, target, options, recorder)
+        return _plan(graph, target, options, recorder, picks)
 
 
-def _plan(graph: Graph, target: Target, options: Options, recorder: Recorder) -> Plan:
-    grouped, host = stages(graph, target, options, recorder=recorder)
+def _plan(
+    graph: Graph, target: Target, options: Options, recorder: Recorder, picks: tuple[int, ...]
+) -> Plan:
+    grouped, host = stages(graph, target, options, recorder=recorder, picks=picks)
     with recorder.span("codegen"):
         encoded = program_to_bytes(host.program)
     kernels = (*host.kernels, code_generator(target).runner)
-    return Plan(encoded, kernels, report(grouped, host))
+    return Plan(encoded, kernels, report(grouped, host), grouped.near)
 
 
 def stages(
-    graph: Graph, target: Target, options: Options, *, recorder: Recorder
+    graph: Graph,
+    target: Target,
+    options: Options,
+    *,
+    recorder: Recorder,
+    picks: tuple[int, ...] = (),
 ) -> tuple[Schedule, HostPlan]:
-    """What a plan is made of: the groups, and their kernels and program. Raises as `plan` does."""
+    """What a plan is made of: the groups, and their kernels and program. Arguments and faults as of
+    `plan`."""
     try:
         with _collector_paused():
-            return _stages(graph, target, options, recorder)
+            return _stages(graph, target, options, recorder, picks)
     except _FAULTS as error:
         raise CompilerError(
             f"the compiler failed: {type(error).__name__}: {error}",
@@ -157,7 +180,7 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _stages(
-    graph: Graph, target: Target, options: Options, recorder: Recorder
+    graph: Graph, target: Target, options: Options, recorder: Recorder, picks: tuple[int, ...]
 ) -> tuple[Schedule, HostPlan]:
     generator = code_generator(target)
     with recorder.span("lower"):
@@ -165,10 +188,10 @@ def _stages(
         recorder.count("lowerings")
     with recorder.span("schedule"):
         loops = split_folds(pick_one_hot(dissolve(drop_single_folds(program))), generator.machine)
-        grouped = schedule(loops, fusion=options.fusion, machine=generator.machine)
+        machine = generator.machine
+        grouped = schedule(loops, fusion=options.fusion, machine=machine, picks=picks)
         verify_schedule(grouped)
     with recorder.span("codegen"):
-        machine = generator.machine
         host = build_host_plan(
             grouped,
             generator.emit,
@@ -224,13 +247,14 @@ def compile_local(
 ) -> Found:
     """Compile in this process and keep the artifact and its kernels in ``store``.
 
-    The variants of GPU kernels are raced where this process has the target's GPU. Kernels that the
+    The variants of GPU kernels are raced where this process has the target's GPU, and under
+    max-autotune partitions into kernels too. Kernels that the
     store has are not built again. Raises CompilerError; a store that fails to
     keep something is counted (``store_full``) and otherwise ignored.
     """
     made = plan(graph, target, options, recorder=recorder)
     with recorder.span("build"):
-        device, binaries = _tuned(made, target, options, store, recorder)
+        made, device, binaries = _tuned(graph, made, target, options, store, recorder)
         tuned = len(binaries)
         left = [k for k in made.kernels if k.digest not in binaries]
         workers = max(1, min(len(left), os.cpu_count() or 1))
@@ -248,24 +272,43 @@ def compile_local(
 
 
 def _tuned(
-    made: Plan, target: Target, options: Options, store: Store, recorder: Recorder
-) -> tuple[str, dict[str, bytes]]:
-    """This process's GPU, if it can choose, and the binaries of the kernels whose variant it has
-    chosen, by digest."""
+    graph: Graph,
+    made: Plan,
+    target: Target,
+    options: Options,
+    store: Store,
+    recorder: Recorder,
+) -> tuple[Plan, str, dict[str, bytes]]:
+    """The plan, or under max-autotune another one whose kernels take less time; this process's GPU,
+    if it can choose, and the binaries of the kernels whose variant it has chosen, by digest."""
     ordinal = current_gpu() if target.device == "cuda" and options.tune_s > 0 else None
     if ordinal is None:
-        return "", {}
-    chosen = tune(
-        problems(program_from_bytes(made.program), made.kernels),
-        budget_s=options.tune_s,
-        recorder=recorder,
-        store=store,
-        ordinal=ordinal,
-        descend=options.mode == "max-autotune",
-    )
+        return made, "", {}
+    descend = options.mode == "max-autotune"
+    deadline = time.monotonic() + options.tune_s
+
+    def timed(tried: Plan) -> Timed[tuple[Plan, list[Tuned]]]:
+        program = program_from_bytes(tried.program)
+        chosen = tune(
+            problems(program, tried.kernels),
+            budget_s=max(0.0, deadline - time.monotonic()),
+            recorder=recorder,
+            store=store,
+            ordinal=ordinal,
+            descend=descend,
+        )
+        ms = {t.problem.source.digest: t.record.ms for t in chosen if t.record is not None}
+        return Timed((tried, chosen), starts(program, [t.problem for t in chosen]), ms)
+
+    def other(picks: tuple[int, ...]) -> Timed[tuple[Plan, list[Tuned]]] | None:
+        if time.monotonic() > deadline:
+            return None
+        return timed(plan(graph, target, options, recorder=recorder, picks=picks))
+
+    made, chosen = fastest(timed(made), made.near if descend else (), other).made
     binaries = {t.problem.source.digest: t.binary.to_bytes() for t in chosen if t.binary}
     name, isa = visible_gpus()[ordinal]
-    return (device_class(name, isa) if isa == target.isa else ""), binaries
+    return made, (device_class(name, isa) if isa == target.isa else ""), binaries
 
 
 def _kernel(kernel: Source, target: Target, store: Store, recorder: Recorder) -> bytes:

@@ -32,12 +32,14 @@ class Verdict:
 class Schedule:
     """Groups in an executable order over the steps of ``program``. ``batches``: first and last
     position (exclusive) of neighbours that are equal but for their buffers and do not depend on
-    each other, where starting them is a good part of their time."""
+    each other, where starting them is a good part of their time. ``near``: of each distinct region,
+    in the order of the program, how many partitions were found that cost about the same."""
 
     program: LoopProgram
     groups: tuple[Group, ...]
     verdicts: tuple[Verdict, ...]
     batches: tuple[tuple[int, int], ...] = ()
+    near: tuple[int, ...] = ()
 
 
 def computes(program: LoopProgram, group: Group) -> list[Compute]:

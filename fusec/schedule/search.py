@@ -5,11 +5,15 @@ order, each into a group where that is legal or into one of its own, and the che
 partitions are kept. A value that several kernels need is stored once or computed again where that
 is cheaper. Equal regions are searched once. Past a size the beam narrows to one, which is greedy
 fusion: the time stays near-linear in the size of the program.
+
+The model is not exact: partitions that cost about as much as the cheapest may be asked for instead
+of it (``picks``), to be timed.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -27,6 +31,8 @@ from fusec.schedule.regions import find_regions
 from fusec.schedule.space import space_of
 
 BEAM: Final = 6
+MOST_NEAR: Final = 3  # partitions of a region that are worth timing
+_NEAR: Final = 1.05  # times the cheapest
 _FULL_BEAM: Final = 40  # computations in a region that gets the whole beam
 
 
@@ -40,9 +46,17 @@ class _Choice:
 
 
 def schedule(
-    program: LoopProgram, *, fusion: bool = True, machine: Machine = CPU, beam: int = BEAM
+    program: LoopProgram,
+    *,
+    fusion: bool = True,
+    machine: Machine = CPU,
+    beam: int = BEAM,
+    picks: Sequence[int] = (),
 ) -> Schedule:
-    """Partition the steps into groups and order them. Raises ScheduleError on a cyclic program."""
+    """Partition the steps into groups and order them. picks: of each distinct region the number of
+    its partition, of those that `Schedule.near` counts; the cheapest where there is none.
+
+    Raises ScheduleError on a cyclic program."""
     dependencies = find_dependencies(program)
     groups: list[Group] = []
     verdicts: list[Verdict] = []
@@ -52,6 +66,7 @@ def schedule(
             groups.append(Group((number,), frozenset(), None))
         elif not fusion:
             groups.append(Group((number,), frozenset(), space_of(step)))
+    near: list[int] = []
     if fusion:
         regions = find_regions(program, dependencies)
         stored = _always_stored(program) | _read_across(program, dependencies, regions)
@@ -60,8 +75,10 @@ def schedule(
             key = steps_key(program, region, stored).shape
             choice = known.get(key)
             if choice is None:
-                choice = _search(program, dependencies, region, stored, machine, beam)
-                known[key] = choice
+                found = _search(program, dependencies, region, stored, machine, beam)
+                pick = picks[len(near)] if len(near) < len(picks) else 0
+                choice = known[key] = found[min(pick, len(found) - 1)]
+                near.append(len(found))
             for members, outer in choice.groups:
                 joined = tuple(region[m] for m in members)
                 groups.append(Group(joined, frozenset(region[m] for m in outer), None))
@@ -82,7 +99,7 @@ def schedule(
         units = _ordered(started, dependencies)
         verdicts += why
     order = tuple(group for unit in units for group in unit)
-    return Schedule(program, order, tuple(verdicts), _batches(units))
+    return Schedule(program, order, tuple(verdicts), _batches(units), tuple(near))
 
 
 def _batches(units: list[tuple[Group, ...]]) -> tuple[tuple[int, int], ...]:
@@ -112,8 +129,8 @@ def _search(
     stored: frozenset[int],
     machine: Machine,
     beam: int,
-) -> _Choice:
-    """The cheapest partition of a region that the beam finds."""
+) -> list[_Choice]:
+    """The cheapest partitions of a region that the beam finds, the very cheapest first."""
     position = {number: i for i, number in enumerate(region)}
     facts: dict[int, StepFacts] = {}
     for number in region:
@@ -127,15 +144,21 @@ def _search(
         grown = [after for state in states for after in state.place(number)]
         grown.sort(key=lambda state: state.time)
         states = grown[:width]
-    best = states[0]
-    return _Choice(
-        tuple(
+    near = [state for state in states if state.time <= _NEAR * states[0].time]
+    found: dict[object, _Choice] = {}
+    for state in near:
+        groups = tuple(
             (tuple(position[m] for m in g.members), frozenset(position[m] for m in g.outer))
-            for g in best.groups
-        ),
-        tuple((position[p], position[r]) for p, r in best.repeated),
-        tuple((position[v.step], position[v.other], v.fused, v.reason) for v in best.verdicts()),
-    )
+            for g in state.groups
+        )
+        repeated = tuple((position[p], position[r]) for p, r in state.repeated)
+        verdicts = tuple(
+            (position[v.step], position[v.other], v.fused, v.reason) for v in state.verdicts()
+        )
+        found.setdefault(
+            (frozenset(groups), frozenset(repeated)), _Choice(groups, repeated, verdicts)
+        )
+    return list(found.values())[:MOST_NEAR]
 
 
 def _read_across(
