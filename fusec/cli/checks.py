@@ -88,7 +88,7 @@ def triton(options: Options) -> Check:
     advice = "kernels for GPUs are made with 3.6 to 3.9: pip install 'fusec[gpu]'"
     if not TRITON[0] <= _release(found) < TRITON[1]:
         return Check("triton", Level.WARN, found, advice)
-    kernel = GpuSource("probe", "sm_80", ("*i32",), (Variant(_KERNEL, (), 1, 1, (ONE,)),))
+    kernel = GpuSource("probe", "sm_80", ("*i32",), (Variant(_KERNEL, (), 1, (ONE,)),))
     try:
         compile_variant(kernel, 0, COMPILE_S)
     except CompileError as error:

@@ -7,8 +7,9 @@ from typing import Final
 
 from fusec.codegen.gpu_source import GpuSource, Variant
 from fusec.codegen.host import Emitted
+from fusec.codegen.triton_expr import INT32
 from fusec.codegen.triton_frame import shared_pointers
-from fusec.codegen.triton_kernel import emit_text
+from fusec.codegen.triton_kernel import Text, emit_text
 from fusec.codegen.triton_names import kernel_name
 from fusec.codegen.triton_ops import POINTERS
 from fusec.codegen.triton_order import order_axes
@@ -27,14 +28,14 @@ _PROCESSORS: Final = {
     "gfx942": 304,
 }  # fmt: skip
 _TYPICAL: Final = 128
-_SIZE: Final = "i64"  # of a size known only at the call: nothing bounds it
 
 
 def gpu_emitter(
-    isa: str, choose: Callable[[KernelLoop], list[Tile]] = tiles
+    isa: str, choose: Callable[[KernelLoop], list[Tile]] = tiles, narrow: int = INT32
 ) -> Callable[[KernelLoop], Emitted]:
     """The code generator for one GPU architecture (``sm_90``, ``gfx942``); ``choose`` gives the
-    tiles of a kernel's variants."""
+    tiles of a kernel's variants; ``narrow``: what the sizes of a call lead to may be so large for
+    the kernel that computes with them in 32 bits."""
 
     def emit(loop: KernelLoop) -> Emitted:
         ordered = order_axes(simplify(loop))
@@ -42,45 +43,60 @@ def gpu_emitter(
         found = choose(ordered)
         kind = "poi" if not ordered.folded else "red" if found[0].looped else "per"
         name = kernel_name(ordered, kind)
-        numbered: dict[Expr, Expr] = {s: ex.symbol(f"n{i}") for i, s in enumerate(sizes)}
-        pointers = shared_pointers(ordered)
-        buffers = tuple(dict.fromkeys(pointers.values()))
-        below = dict.fromkeys(buffers, 0)
-        for buffer, bound in zip(ordered.buffers, places_below(ordered), strict=True):
-            known = below[pointers[buffer]]
-            below[pointers[buffer]] = min(known, bound) if known and bound else known or bound
-        signature = (
-            *(POINTERS[ordered.buffers[b].dtype] for b in buffers),
-            *(_SIZE for _ in sizes),
-        )
-        variants = tuple(_variant(ordered, tile, isa, name, sizes, numbered) for tile in found)
-        kernel = GpuSource(name, isa, signature, variants, tuple(below.values()))
-        return Emitted(kernel, buffers, sizes)
+        below = _places_below(ordered)
+        pointers = tuple(POINTERS[ordered.buffers[b].dtype] for b in below)
+
+        def source(name: str, made: list[tuple[Tile, Text]], size: str, when: Expr) -> GpuSource:
+            numbered: dict[Expr, Expr] = {s: ex.symbol(f"n{i}") for i, s in enumerate(sizes)}
+            variants = tuple(
+                _variant(tile, text, ex.substitute(_programs(tile, isa) * when, numbered))
+                for tile, text in made
+            )
+            signature = (*pointers, *(size for _ in sizes))
+            return GpuSource(name, isa, signature, variants, tuple(below.values()))
+
+        made = [(t, emit_text(ordered, t, isa, name, sizes, narrow=bool(sizes))) for t in found]
+        reached = _largest({*sizes, *(e for _, text in made for e in text.reached)})
+        kernel = source(name, made, "i32", ex.compare("<=", reached, narrow))
+        beyond = ex.compare("<", narrow, reached)
+        if beyond is ex.ZERO:
+            return Emitted(kernel, tuple(below), sizes)
+        name = f"{name}_wide"
+        one = [(found[0], emit_text(ordered, found[0], isa, name, sizes, narrow=False))]
+        return Emitted(kernel, tuple(below), sizes, wide=source(name, one, "i64", beyond))
 
     return emit
 
 
-def _variant(
-    loop: KernelLoop,
-    tile: Tile,
-    isa: str,
-    name: str,
-    sizes: tuple[Sym, ...],
-    numbered: dict[Expr, Expr],
-) -> Variant:
-    return Variant(
-        emit_text(loop, tile, isa, name, sizes),
-        tuple((d.constant, d.block) for d in tile.dims),
-        tile.warps,
-        tile.stages,
-        (ex.substitute(_programs(tile, isa), numbered),),
-    )
+def _largest(reached: set[Expr]) -> Expr:
+    """The maximum, without what is known to be no more than another one."""
+    left: list[Expr] = []
+    for e in sorted(reached, key=lambda e: e.order, reverse=True):
+        if not any(ex.compare("<=", e, other) is ex.ONE for other in left):
+            left = [other for other in left if ex.compare("<=", other, e) is not ex.ONE]
+            left.append(e)
+    return ex.maximum(0, *left)
+
+
+def _places_below(loop: KernelLoop) -> dict[int, int]:
+    """The buffers that the kernel's pointers are to, in order, each with what is known of the
+    integers in it (`GpuSource.below`)."""
+    pointers = shared_pointers(loop)
+    below = dict.fromkeys(pointers.values(), 0)
+    for buffer, bound in zip(loop.buffers, places_below(loop), strict=True):
+        known = below[pointers[buffer]]
+        below[pointers[buffer]] = min(known, bound) if known and bound else known or bound
+    return below
+
+
+def _variant(tile: Tile, text: Text, grid: Expr) -> Variant:
+    return Variant(text.text, tile.constants, tile.warps, (grid,), ranges=tile.ranges)
 
 
 def _programs(tile: Tile, isa: str) -> Expr:
     if not tile.walkers:
-        return tile.programs
-    return ex.minimum(tile.programs, ex.integer(tile.walkers * _PROCESSORS.get(isa, _TYPICAL)))
+        return tile.grid
+    return ex.minimum(tile.grid, ex.integer(tile.walkers * _PROCESSORS.get(isa, _TYPICAL)))
 
 
 def _sizes(loop: KernelLoop) -> tuple[Sym, ...]:

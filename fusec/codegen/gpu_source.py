@@ -2,11 +2,16 @@
 
 A variant is one way to build and launch the kernel; the first is the cost model's choice and the
 one that a machine without a GPU builds. All variants compute the same from the same arguments.
+
+A kernel of sizes that are known only at the call may be there twice: for calls whose sizes 32 bits
+are enough to compute with, and for all others. For a call that it is not for, a kernel's grid has
+no programs.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -14,12 +19,13 @@ from typing import Any, Final
 import msgpack
 
 from fusec.errors import WireError
+from fusec.ir import expr as ex
 from fusec.ir.expr import Expr
 from fusec.ir.wire import expr_from_wire, expr_to_wire
 
 MAX_GPU_SOURCE: Final = 8 << 20
 MAX_VARIANTS: Final = 64
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +33,36 @@ class Variant:
     """One way to build and launch a kernel.
 
     source: Triton text, one function ``def <name>(…)`` without a decorator; its parameters are the
-    kernel's arguments, then the ``constants`` by name (``tl.constexpr``). warps, stages: of one
-    program. grid: one to three counts of programs, over the symbols ``n0``, ``n1``, … that stand
-    for the kernel's sizes in their order. cooperative: its programs wait for each other, so all
-    must be resident together.
+    kernel's arguments, then the ``constants`` by name (``tl.constexpr``). ranges: for each constant
+    the least and the greatest value that the text is right for; none: those it has. warps: of one
+    program. grid: one to three counts of programs, over the constants and the symbols ``n0``,
+    ``n1``, … that stand for the kernel's sizes in their order. cooperative: its programs wait for
+    each other, so all must be resident together.
     """
 
     source: str
     constants: tuple[tuple[str, int], ...]
     warps: int
-    stages: int
     grid: tuple[Expr, ...]
     cooperative: bool = False
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def programs(self) -> tuple[Expr, ...]:
+        """The grid over the sizes alone."""
+        known: dict[Expr, Expr] = {
+            s: ex.integer(value)
+            for name, value in self.constants
+            for e in self.grid
+            for s in ex.symbols(e)
+            if s.name == name
+        }
+        return tuple(ex.substitute(e, known) for e in self.grid)
+
+    def counts(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """How many programs there are along each dimension of the grid."""
+        values = {f"n{i}": size for i, size in enumerate(sizes)}
+        return tuple(ex.evaluate(e, values) for e in self.programs)
 
 
 @dataclass(frozen=True)
@@ -72,9 +96,9 @@ class GpuSource:
                 texts.index(v.source),
                 [list(pair) for pair in v.constants],
                 v.warps,
-                v.stages,
                 [expr_to_wire(e) for e in v.grid],
                 v.cooperative,
+                [list(pair) for pair in v.ranges],
             ]
             for v in self.variants
         ]
@@ -107,11 +131,13 @@ def _texts(*values: object) -> None:
 
 
 def _variant(row: Any, texts: list[str]) -> Variant:
-    which, constants, warps, stages, grid, cooperative = row
-    numbers = (which, warps, stages, *(value for _, value in constants))
+    which, constants, warps, grid, cooperative, ranges = row
+    bounds = tuple((least, greatest) for least, greatest in ranges)
+    numbers = (which, warps, *(value for _, value in constants), *(n for b in bounds for n in b))
     if not (
         all(type(n) is int for n in numbers)
         and which >= 0
+        and len(bounds) in (0, len(constants))
         and 0 < len(grid) <= 3
         and type(cooperative) is bool
     ):
@@ -121,7 +147,7 @@ def _variant(row: Any, texts: list[str]) -> Variant:
         texts[which],
         tuple((name, value) for name, value in constants),
         warps,
-        stages,
         tuple(expr_from_wire(e) for e in grid),
         cooperative,
+        bounds,
     )

@@ -9,8 +9,10 @@ from typing import Final
 
 from fusec.codegen.gpu_source import GpuSource
 from fusec.codegen.kernel_source import KernelSource
+from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.expr import Expr
+from fusec.ir.graph import SymbolRange
 from fusec.ir.kernel import KernelLoop
 from fusec.ir.loop import BufferView, Compute, External, ExternArg, LoopProgram
 from fusec.ir.program import Call, Constant, Launch, Program, ProgramStep
@@ -32,13 +34,15 @@ OUT_FORMS: Final = {
 @dataclass(frozen=True, slots=True)
 class Emitted:
     """A launch: the source, its buffers in the order of its pointers, its sizes; ``in_place``: see
-    `in_place_pairs`; ``groups``: how many it computes."""
+    `in_place_pairs`; ``groups``: how many it computes; ``wide``: the same for calls whose sizes are
+    too large for ``kernel``, where there may be any: for each call one of the two has programs."""
 
     kernel: KernelSource | GpuSource
     buffers: tuple[int, ...]
     sizes: tuple[Expr, ...]
     in_place: tuple[tuple[int, int], ...] = ()
     groups: int = 1
+    wide: GpuSource | None = None
 
 
 Emit = Callable[[KernelLoop], Emitted]
@@ -57,11 +61,13 @@ class Batching:
 @dataclass(frozen=True, slots=True)
 class HostPlan:
     """``kernels`` are distinct, in the order of first use, as ``program.kernels`` names them;
-    ``launches``: for each group that is computed, the one that does it."""
+    ``launches``: for each group that is computed, the one that does it; ``started``: how many
+    kernels a call starts."""
 
     program: Program
     kernels: tuple[KernelSource | GpuSource, ...]
     launches: tuple[Emitted, ...]
+    started: int
 
 
 def build_host_plan(
@@ -96,12 +102,12 @@ def build_host_plan(
         free = tuple(numbering[b] for b in dead)
         if isinstance(start, _Together):
             launch = start.launch
-            digest = launch.kernel.digest
-            kernels.setdefault(digest, launch.kernel)
-            number = order.setdefault(digest, len(order))
-            steps.append(
-                Launch(number, tuple(numbering[b] for b in launch.buffers), launch.sizes, free)
-            )
+            named = tuple(numbering[b] for b in launch.buffers)
+            for kernel in _kernels(launch, program.symbols):
+                kernels.setdefault(kernel.digest, kernel)
+                number = order.setdefault(kernel.digest, len(order))
+                steps.append(Launch(number, named, launch.sizes))
+            steps[-1] = replace(steps[-1], free=free)
         elif start.reason == "constant":
             data = start.args[0]
             (output,) = start.outputs
@@ -130,7 +136,24 @@ def build_host_plan(
         made_program,
         sources,
         tuple(s.launch for s in starts if isinstance(s, _Together) for _ in s.apart),
+        sum(isinstance(s, _Together) for s in starts),
     )
+
+
+def _kernels(
+    launch: Emitted, symbols: tuple[SymbolRange, ...]
+) -> tuple[KernelSource | GpuSource, ...]:
+    """The kernels of a launch: without the one for large sizes where the program has none."""
+    if launch.wide is None:
+        return (launch.kernel,)
+    largest = {s.name: s.upper for s in symbols if s.upper is not None and s.lower >= 0}
+    try:
+        sizes = [ex.evaluate(e, largest) for e in launch.sizes]
+    except KeyError:
+        return (launch.kernel, launch.wide)
+    # It computes with no more than this: what it reaches grows with the sizes.
+    needed = any(0 not in v.counts(sizes) for v in launch.wide.variants)
+    return (launch.kernel, launch.wide) if needed else (launch.kernel,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,9 @@ def batch(launches: Sequence[Emitted]) -> Emitted:
     if any(other.kernel != kernel or other.sizes != first.sizes for other in launches):
         raise CodegenError(f"launches of {kernel.name} differ in more than their buffers")
     buffers = tuple(b for launch in launches for b in launch.buffers)
-    return Emitted(_batched(kernel, len(launches)), buffers, first.sizes, (), len(launches))
+    count = len(launches)
+    wide = None if first.wide is None else _batched(first.wide, count)
+    return Emitted(_batched(kernel, count), buffers, first.sizes, (), count, wide)
 
 
 def _batched(kernel: GpuSource, count: int) -> GpuSource:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from fusec.codegen import triton_random
 from fusec.codegen.scope import holder, home, own_symbols
-from fusec.codegen.triton_expr import is_wide, triton_condition, triton_expr, triton_operand
+from fusec.codegen.triton_expr import triton_condition, triton_expr, triton_operand
 from fusec.codegen.triton_frame import SCALAR, Frame, Shape
 from fusec.codegen.triton_ops import (
     TYPED,
@@ -160,13 +160,15 @@ class Scope:
         blocks = triton_random.whole_blocks(place, tile)
         if blocks is None:
             place = tile.as_linear(place)
-            return f"philox_uniform({key}, {triton_expr(place, self._namer(is_wide(place)))})"
+            return (
+                f"philox_uniform({key}, {triton_expr(place, self._namer(self.frame.wide(place)))})"
+            )
         dim, first = blocks.dim, blocks.first
         start = self.frame.starts[dim.name]
         lanes = f"tl.arange(0, {dim.constant} // 4){tile.spread(dim)}"
         parts = [f"({start}) // 4", lanes] if start else [lanes]
         if first is not ex.ZERO:
-            parts.insert(0, triton_operand(first, self._namer(is_wide(place))))
+            parts.insert(0, triton_operand(first, self._namer(self.frame.wide(place))))
         numbers = f"philox_uniform_four({key}, {' + '.join(parts)})"
         shape = self.frame.shape_of(place)
         return f"tl.reshape({numbers}, {tile.shape(shape)})"
@@ -174,10 +176,10 @@ class Scope:
     def _index(self, node: Index) -> str:
         e = node.expr
         if node.dtype == "bool":
-            return triton_condition(e, self._namer(is_wide(e)))
+            return triton_condition(e, self._namer(self.frame.wide(e)))
         if isinstance(e, ex.Int):
             return f"tl.full([], {e.value}, tl.int64)"
-        return f"tl.cast({triton_expr(e, self._namer(is_wide(e)))}, tl.int64)"
+        return f"tl.cast({triton_expr(e, self._namer(self.frame.wide(e)))}, tl.int64)"
 
     # -- places -----------------------------------------------------------------------------
 
@@ -185,7 +187,7 @@ class Scope:
         def name(s: Sym) -> str:
             if bound and s in bound:
                 return bound[s]
-            return self._axis(s, wide) if s.upper is not None else self.frame.size(s)
+            return self._axis(s, wide) if s.upper is not None else self.frame.size(s, wide=wide)
 
         return name
 
@@ -204,7 +206,7 @@ class Scope:
     def _define(self, s: Sym, dim: Dim | None, wide: bool) -> str:
         if wide:
             narrow = self._axis(s, False)
-            if is_wide(s):
+            if self.frame.wide(s):
                 return narrow  # 64 bits as it is
             self.emit(f"{narrow}_wide = tl.cast({narrow}, tl.int64)")
             return f"{narrow}_wide"
@@ -254,7 +256,7 @@ class Scope:
 
         const, terms = ex.linear_terms(offset)
         parts: dict[Shape, Expr] = {}
-        if is_wide(offset):
+        if frame.wide(offset):
             for atom, coefficient in terms:
                 own = shape_of(atom)
                 parts[own] = parts.get(own, ex.ZERO) + atom * coefficient
@@ -270,7 +272,7 @@ class Scope:
             part = parts[own]
             if part is ex.ZERO and own == SCALAR:
                 continue
-            wide = is_wide(part)
+            wide = frame.wide(part)
             text = f"{text} + {triton_operand(part, self._namer(wide, names))}"
             covered |= own
         if covered >= shape:
@@ -309,7 +311,7 @@ class Scope:
         if not any(s in bound for s in ex.symbols(guard)):
             return self.value(lp.condition(guard))
         names = {s: text for s, (text, _) in bound.items()}
-        return triton_condition(guard, self._namer(is_wide(guard), names))
+        return triton_condition(guard, self._namer(self.frame.wide(guard), names))
 
     def store(self, s: Statement, shape: Shape) -> None:
         """Write a statement's value at every point of a shape. A scatter's points may name one

@@ -60,7 +60,6 @@ def compile_text(
     constants: dict[str, int],
     *,
     warps: int,
-    stages: int,
     cooperative: bool,
 ) -> Image:
     """Compile one kernel. signature: as in `GpuSource`; the rest: as in `Variant`.
@@ -87,7 +86,7 @@ def compile_text(
     # Products and sums may be one rounding, as in the device code of eager.
     options = {
         "num_warps": warps,
-        "num_stages": stages,
+        "num_stages": 1,  # the text says it of each loop
         "enable_fp_fusion": True,
         "launch_cooperative_grid": cooperative,
         # Assertions are in the binary where the text has any, those that it spells out alone.

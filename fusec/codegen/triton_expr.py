@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from fusec.ir import expr as ex
 from fusec.ir.expr import Expr, Sym
 
-_INT32: Final = (1 << 31) - 1
+INT32: Final = (1 << 31) - 1
 Name = Callable[[Sym], str]
 
 
@@ -41,7 +41,7 @@ def triton_condition(e: Expr, name: Name) -> str:
 def is_wide(e: Expr) -> bool:
     """Whether any step of computing ``e`` can leave 32 bits."""
     low, high = ex.bounds(e)
-    if low is None or high is None or low < -_INT32 or high > _INT32:
+    if low is None or high is None or low < -INT32 or high > INT32:
         return True
     if isinstance(e, ex.Sum):
         reach = abs(e.const)
@@ -50,9 +50,43 @@ def is_wide(e: Expr) -> bool:
             assert a_low is not None
             assert a_high is not None
             reach += abs(coefficient) * max(abs(a_low), abs(a_high))
-        if reach > _INT32:
+        if reach > INT32:
             return True
     return any(is_wide(c) for c in ex.children(e))
+
+
+def reaches(e: Expr) -> Iterator[Expr]:
+    """Bounds, over the sizes of a call, of every step of computing ``e`` that may leave 32 bits."""
+    if is_wide(e):
+        if not isinstance(e, ex.Binary):  # a quotient or a remainder is no more than what it is of
+            yield _magnitude(e)
+        for c in ex.children(e):
+            yield from reaches(c)
+
+
+def _magnitude(e: Expr) -> Expr:
+    """A bound of ``e`` and, for a sum or a product, of all parts of it; not below 0."""
+    low, high = ex.bounds(e)
+    if isinstance(e, ex.Sum):
+        return ex.total(
+            [ex.integer(abs(e.const)), *(_magnitude(atom) * abs(c) for atom, c in e.terms)]
+        )
+    if isinstance(e, ex.Product):
+        return ex.product(_magnitude(f) for f in e.factors)
+    if low is not None and high is not None:
+        return ex.integer(max(abs(low), abs(high)))
+    if isinstance(e, ex.Sym):
+        if e.upper is not None:
+            return _magnitude(e.upper)
+        return e if e.lower >= 0 else ex.maximum(e, -e)
+    if isinstance(e, ex.Binary):
+        if e.op == "%":
+            return _magnitude(e.right)
+        divisor = ex.as_int(e.right)
+        left = _magnitude(e.left)
+        return left if divisor is None else ex.floordiv(left, abs(divisor)) + 1
+    assert isinstance(e, ex.Extremum)
+    return ex.extremum("max", [_magnitude(a) for a in e.args])
 
 
 def _is_condition(e: Expr) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Final
 
 from fusec.codegen.triton_body import Scope
-from fusec.codegen.triton_expr import is_wide
 from fusec.codegen.triton_frame import Frame, Shape
 from fusec.codegen.triton_ops import TYPES
 from fusec.codegen.triton_tile import Dim
@@ -151,11 +150,11 @@ class Folds:
 
     def _place(self) -> str:
         assert self.dim is not None
-        return "tl.int64" if is_wide(self.dim.count) else "tl.int32"
+        return "tl.int64" if self.frame.wide(self.dim.count) else "tl.int32"
 
     def _last(self) -> str:
         assert self.dim is not None
-        return str((1 << (63 if is_wide(self.dim.count) else 31)) - 1)
+        return str((1 << (63 if self.frame.wide(self.dim.count) else 31)) - 1)
 
     def _positions(self) -> str:
         assert self.dim is not None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from fusec.codegen.triton_expr import triton_expr
+from fusec.codegen.triton_expr import INT32, is_wide, reaches, triton_expr
 from fusec.codegen.triton_tile import FOLDED, Dim, Tile
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
@@ -22,7 +22,11 @@ SCALAR: Final[Shape] = frozenset()
 
 @dataclass(slots=True)
 class Frame:
-    """What a kernel's values are emitted against: shared by all of its scopes."""
+    """What a kernel's values are emitted against: shared by all of its scopes.
+
+    narrow: its sizes are arguments of 32 bits, and what follows from them is computed in 32 bits;
+    reached: bounds of what is, over the sizes, all of which a call has to keep within 32 bits.
+    """
 
     tile: Tile
     isa: str
@@ -33,6 +37,8 @@ class Frame:
     scans: frozenset[int]  # those with a result at every point
     eviction: Callable[[Load], str]  # the policy of a load, or nothing
     sizes: tuple[Sym, ...]
+    narrow: bool = False
+    reached: set[Expr] = field(default_factory=set)
     shapes: dict[Scalar, Shape] = field(default_factory=dict)
     counter: int = 0
     single: str = "pid"  # the linear index of the tile's single axes
@@ -42,13 +48,27 @@ class Frame:
         self.counter += 1
         return f"tmp{self.counter - 1}"
 
-    def size(self, s: Sym) -> str:
-        """The name of a size known only at the call."""
-        return f"n{self.sizes.index(s)}"
+    def wide(self, e: Expr) -> bool:
+        """Whether an expression has to be computed in 64 bits."""
+        if not is_wide(e) or not self.narrow:
+            return is_wide(e)
+        found = set(reaches(e))
+        known = dict.fromkeys((s.name for s in self.sizes), 1)
+        symbols = {s for reach in found for s in ex.symbols(reach)}
+        if not symbols <= set(self.sizes) or any(ex.evaluate(r, known) > INT32 for r in found):
+            return True  # by what is loaded, or at any size
+        self.reached |= found
+        return False
+
+    def size(self, s: Sym, *, wide: bool = False) -> str:
+        """A size known only at the call; ``wide``: to compute in 64 bits with."""
+        name = f"n{self.sizes.index(s)}"
+        return f"tl.cast({name}, tl.int64)" if wide and self.narrow else name
 
     def size_text(self, e: Expr) -> str:
         """An expression of sizes alone."""
-        return triton_expr(e, self.size)
+        wide = self.wide(e)
+        return triton_expr(e, lambda s: self.size(s, wide=wide))
 
     def shape_of(self, e: Expr) -> Shape:
         """Along which dimensions an expression of axes and sizes varies."""

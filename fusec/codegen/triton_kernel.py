@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from fusec.codegen.triton_body import Scope
-from fusec.codegen.triton_expr import is_wide
 from fusec.codegen.triton_folds import Folds
 from fusec.codegen.triton_frame import Frame, dim_lines, shared_pointers
 from fusec.codegen.triton_online import Merged, Online, merged
 from fusec.codegen.triton_precision import precise_values
-from fusec.codegen.triton_tile import FOLDED, Dim, Tile, upper
+from fusec.codegen.triton_tile import FOLDED, STAGES, Dim, Tile, upper
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
-from fusec.ir.expr import Sym
+from fusec.ir.expr import Expr, Sym
 from fusec.ir.kernel import KernelLoop, Statement
 from fusec.ir.loop import Load, Reduced, Scalar
 
 _INDENT: Final = "    "
 
 
-def emit_text(loop: KernelLoop, tile: Tile, isa: str, name: str, sizes: tuple[Sym, ...]) -> str:
-    """The function of that name; ``sizes`` become its arguments ``n0``, ``n1``, ….
+class Text(NamedTuple):
+    """A function, and what must stay within 32 bits for it: expressions over the sizes."""
+
+    text: str
+    reached: frozenset[Expr]
+
+
+def emit_text(
+    loop: KernelLoop, tile: Tile, isa: str, name: str, sizes: tuple[Sym, ...], *, narrow: bool
+) -> Text:
+    """The function of that name; ``sizes`` become its arguments ``n0``, ``n1``, …, of 32 bits where
+    it is narrow, else of 64.
 
     Raises CodegenError for an operation that there is no Triton for.
     """
-    return _Kernel(loop, tile, isa, sizes).emit(name)
+    kernel = _Kernel(loop, tile, isa, sizes, narrow)
+    return Text(kernel.emit(name), frozenset(kernel.frame.reached))
 
 
 class _Kernel:
-    def __init__(self, loop: KernelLoop, tile: Tile, isa: str, sizes: tuple[Sym, ...]) -> None:
+    def __init__(
+        self, loop: KernelLoop, tile: Tile, isa: str, sizes: tuple[Sym, ...], narrow: bool
+    ) -> None:
         self.loop = loop
         self.tile = tile
         pointers = shared_pointers(loop)
@@ -38,6 +50,8 @@ class _Kernel:
         self.stage = 0
         self.done: set[int] = set()  # stages whose pass an earlier one made along
         self.last_use = _last_uses(loop)
+        self.read: set[Load] = set()  # in passes over rows so far
+        self.backwards = False  # the direction of the last of them
         self.across = [s for s in loop.statements if s.across]
         self.frame = Frame(
             tile,
@@ -49,6 +63,7 @@ class _Kernel:
             frozenset(s.buffer for s in loop.statements if s.fold in lp.SCANS),
             self._eviction,
             sizes,
+            narrow,
         )
         self.root = Scope(self.frame, frozenset())
         self.folds = Folds(loop, self.frame, tile.folded)
@@ -67,7 +82,7 @@ class _Kernel:
         parameters = [
             *dict.fromkeys(self.frame.names.values()),
             *(f"n{i}" for i in range(len(self.frame.sizes))),
-            *(f"{d.constant}: tl.constexpr" for d in self.tile.dims),
+            *(f"{name}: tl.constexpr" for name, _ in self.tile.constants),
         ]
         lines = [f"def {name}({', '.join(parameters)}):"]
         lines += [_INDENT + line for line in self.root.lines or ["pass"]]
@@ -83,7 +98,8 @@ class _Kernel:
             root.lines += dim_lines(self.frame, tile.dims[0], "")
             return
         kept = [d for d in tile.kept if not d.looped]
-        wide = is_wide(tile.programs) or any(is_wide(d.count + d.block) for d in tile.kept)
+        reached = [tile.programs, *(d.count + d.range[1] for d in tile.kept)]
+        wide = sum(self.frame.wide(e) for e in reached) > 0  # all are asked: the frame notes them
         if kept or tile.single:
             root.emit(f"pid = tl.program_id(0){'.to(tl.int64)' if wide else ''}")
         rest = "pid"
@@ -215,7 +231,7 @@ class _Kernel:
         for s in folds:
             self.folds.declare(root, s)
         body = Scope(self.frame, frozenset(dim.axes), root)
-        for line in dim_lines(self.frame, dim, "start"):
+        for line in dim_lines(self.frame, dim, self._way(statements, dim)):
             body.emit(line)
         self._read_first(body, statements)
         for s in statements:
@@ -232,12 +248,26 @@ class _Kernel:
         for s in folds:
             self.folds.finish(root, s)
 
+    def _way(self, statements: list[Statement], dim: Dim) -> str:
+        """The first point of a pass's blocks. What is read again is walked the other way: of a row
+        that the cache does not hold, what was read last is still there."""
+        reads = {load for s in statements for load in lp.loads(s.value)}
+        again = not reads.isdisjoint(self.read) and not any(s.fold in lp.SCANS for s in statements)
+        self.read |= reads
+        self.backwards = again and not self.backwards
+        if not self.backwards:
+            return "start"
+        count = self.frame.size_text(dim.count)
+        self.root.emit(f"last = (tl.cdiv({count}, {dim.constant}) - 1) * {dim.constant}")
+        return "last - start"
+
     def _blocks(self, dim: Dim) -> str:
-        return self._range("start", f"0, {self.frame.size_text(dim.count)}, {dim.constant}")
+        wide = self.frame.wide(dim.count + dim.range[1])
+        first = "tl.full([], 0, tl.int64)" if wide and ex.as_int(dim.count) is not None else "0"
+        return self._range("start", f"{first}, {self.frame.size_text(dim.count)}, {dim.constant}")
 
     def _range(self, name: str, bounds: str) -> str:
-        stages = f", num_stages={self.tile.stages}" if self.tile.stages > 1 else ""
-        return f"for {name} in tl.range({bounds}{stages}):"
+        return f"for {name} in tl.range({bounds}, num_stages={STAGES}):"
 
     def _eviction(self, load: Load) -> str:
         """What programs share stays in the cache; what a loop is done with leaves it."""

@@ -6,13 +6,18 @@ axes, the last the fastest. Axes that no dimension holds are fixed in a program 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fusec.ir import expr as ex
 from fusec.ir.expr import Expr, Sym
 
 FOLDED: Final = "r"
+STAGES: Final = "STAGES"
+"""The constant that says how many steps of a loop are on their way at once."""
+_MOST_STAGES: Final = 5
+_LEAST_BLOCK: Final = 16  # worth trying
+_MOST_BLOCK: Final = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +65,30 @@ class Dim:
         below = ex.as_int(ex.product(upper(a) for a in self.axes[self.axes.index(axis) + 1 :]))
         return below is not None and below % self.block == 0
 
-    @property
-    def programs(self) -> Expr:
-        """How many programs share this dimension."""
+    def programs(self, block: Expr) -> Expr:
+        """How many programs share this dimension in blocks of a size."""
         if self.name == FOLDED or self.looped:
             return ex.ONE
-        return ex.floordiv(self.count + (self.block - 1), self.block)
+        return ex.floordiv(self.count + (block - 1), block)
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The least and the greatest block, powers of two, that a text written for this one is
+        right for."""
+        if self.name == FOLDED and not self.looped:
+            return self.block, self.block  # a row, whole
+        least = greatest = self.block
+        while least > _LEAST_BLOCK and self._as_right(least // 2):
+            least //= 2
+        length = ex.as_int(self.count)
+        while greatest < min(_MOST_BLOCK, length or _MOST_BLOCK) and self._as_right(2 * greatest):
+            greatest *= 2
+        return least, greatest
+
+    def _as_right(self, block: int) -> bool:
+        other = replace(self, block=block)
+        uniform = all(other.uniform(a) for a in self.axes if self.uniform(a))
+        return uniform and (self.masked or not other.masked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +97,14 @@ class Tile:
     program, the last the fastest from one program to the next, slower than the dims; row: the
     carried axis, where a program visits its points one by one; early: load before the first fold
     what later stages need; walkers: so many programs on each processor visit the points of the
-    single axes in turn, and load the next one's row while they compute; 0: a program a point."""
+    single axes in turn, and load the next one's row while they compute; 0: a program a point;
+    stages: of the loop that a program is, if it is one."""
 
     dims: tuple[Dim, ...]
     single: tuple[Sym, ...] = ()
     row: Sym | None = None
     warps: int = 4
-    stages: int = 2
+    stages: int = 1
     early: bool = False
     walkers: int = 0
 
@@ -103,8 +127,28 @@ class Tile:
 
     @property
     def programs(self) -> Expr:
-        kept = ex.product(d.programs for d in self.kept)
-        return kept * ex.product(upper(a) for a in self.single)
+        return self._programs([d.programs(ex.integer(d.block)) for d in self.kept])
+
+    @property
+    def grid(self) -> Expr:
+        """`programs` over the names of the blocks instead of their sizes."""
+        return self._programs([d.programs(ex.symbol(d.constant, 1)) for d in self.kept])
+
+    def _programs(self, kept: list[Expr]) -> Expr:
+        return ex.product(kept) * ex.product(upper(a) for a in self.single)
+
+    @property
+    def constants(self) -> tuple[tuple[str, int], ...]:
+        """The constants that the text names, in the order of its parameters."""
+        loops = self.walkers or self.row is not None or any(d.looped for d in self.dims)
+        stages = ((STAGES, self.stages),) if loops else ()
+        return (*((d.constant, d.block) for d in self.dims), *stages)
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """For each constant the least and the greatest value that the text is right for."""
+        blocks = tuple(d.range for d in self.dims)
+        return (*blocks, (1, _MOST_STAGES)) if len(self.constants) > len(blocks) else blocks
 
     def along(self, s: Sym) -> Dim | None:
         """The dimension along which a symbol changes inside a block; None where it does not."""

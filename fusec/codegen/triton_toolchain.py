@@ -65,7 +65,6 @@ def compile_variant(source: GpuSource, variant: int, timeout_s: float) -> GpuBin
             "signature": list(source.signature),
             "constants": dict(chosen.constants),
             "warps": chosen.warps,
-            "stages": chosen.stages,
             "cooperative": chosen.cooperative,
         },
         timeout_s,
@@ -83,7 +82,7 @@ def compile_variant(source: GpuSource, variant: int, timeout_s: float) -> GpuBin
     return GpuBinary(
         name=answer["name"],
         image=image,
-        grid=chosen.grid,
+        grid=chosen.programs,
         threads=answer["warps"] * (64 if source.isa.startswith("gfx") else 32),
         shared=answer["shared"],
         scratch=usage.parameters - len(source.signature),

@@ -159,6 +159,8 @@ def _rows(loop: KernelLoop) -> Iterator[Tile]:
         guesses = [
             (base, 8, 1), (base, 4, 1), (base // 2, 4, 1), (base // 2, 8, 3), (base // 2, 16, 1),
             (base // 2, 4, 3), (2 * base, 16, 1), (base, 32, 1),
+            # One program a processor: few enough rows at once for the cache to hold them.
+            (2 * base, 32, 1),
         ]  # fmt: skip
         if rows is not None and rows <= _PROCESSORS:  # each has a processor for itself
             guesses = [(4 * base, 16, 1), (base, 32, 1), *guesses]

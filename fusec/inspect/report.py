@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusec.codegen.host import HostPlan
-from fusec.ir.program import Call, Launch
+from fusec.ir.program import Call
 from fusec.schedule.groups import Schedule
 
 
@@ -12,7 +12,7 @@ def report(schedule: Schedule, host: HostPlan) -> dict[str, int]:
     calls = [s for s in host.program.steps if isinstance(s, Call)]
     numbers = {
         "groups": len(host.launches),
-        "kernels": sum(isinstance(s, Launch) for s in host.program.steps),
+        "kernels": host.started,
         "distinct_kernels": len(host.kernels),
         "external_calls": sum(c.reason in ("library", "random") for c in calls),
         "fallback_calls": sum(c.reason == "fallback" for c in calls),

@@ -23,7 +23,8 @@ NativeRun = Callable[[int, int, int, int], int]
 """(address of a call, first, last, address of the table) → last, or the launch that failed."""
 
 _MAX_GRID: Final = ((1 << 31) - 1, 65535, 65535)
-_LIMITS: Final = {"i32": (1 << 31) - 1, "i64": (1 << 63) - 1}
+_INT64: Final = (1 << 63) - 1
+_INT32: Final = (1 << 31) - 1
 
 
 class _LaunchStruct(ctypes.Structure):
@@ -86,15 +87,15 @@ class LaunchPlan:
             raise LoadError(
                 f"kernel {binary.name} takes {len(binary.sizes)} sizes, not {len(step.sizes)}"
             )
-        numbers = [
-            self.cells.number(e, _LIMITS[kind])
-            for e, kind in zip(step.sizes, binary.sizes, strict=True)
-        ]
+        counts = [_grid(e, step, binary) for e in binary.grid]
+        numbers = []
+        for e, kind in zip(step.sizes, binary.sizes, strict=True):
+            if kind == "i64":
+                numbers.append(self.cells.number(e, _INT64))
+            else:  # for a call that is too large there is a grid without programs
+                numbers.append(self.cells.number(e * ex.compare("<", 0, counts[0]), _INT32))
         numbers += [0] * binary.scratch
-        grid = [
-            self.cells.number(_grid(e, step, binary), limit)
-            for e, limit in zip(binary.grid, _MAX_GRID, strict=False)
-        ]
+        grid = [self.cells.number(e, n) for e, n in zip(counts, _MAX_GRID, strict=False)]
         grid += [self.cells.number(ex.ONE, 1)] * (3 - len(grid))
         slots = [memory_of(program, s) for s in step.slots]
         return (

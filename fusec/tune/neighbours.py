@@ -1,35 +1,42 @@
 """Variants one step away from another one: the moves of a coordinate descent, and its steps.
 
-A step changes the warps or the stages alone. Other numbers of a variant, as its blocks, are written
-into its text, so a step along them would be another text.
+A step changes one number of a variant that its text leaves open: its warps, the size of a block, or
+the stages of its loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from fusec.codegen.gpu_source import Variant
+from fusec.codegen.triton_tile import STAGES
 from fusec.tune.problem import Problem
 
 STEPS: Final = 4
 """Most steps of a descent."""
 _MOST_WARPS: Final = 32
-_MOST_STAGES: Final = 5
 
 
 def neighbours(variant: Variant, tried: Collection[Variant]) -> tuple[Variant, ...]:
-    """The variants with twice or half the warps, or a stage more or less, that were not tried."""
-    steps = (
-        *(replace(variant, warps=w) for w in (variant.warps * 2, variant.warps // 2)),
-        *(replace(variant, stages=s) for s in (variant.stages + 1, variant.stages - 1)),
-    )
-    return tuple(
-        step
-        for step in steps
-        if 1 <= step.warps <= _MOST_WARPS and 1 <= step.stages <= _MOST_STAGES and step not in tried
-    )
+    """The variants with twice or half the warps or a block, or a stage more or less, that were not
+    tried. What a variant says that its text is right for is kept to."""
+    return tuple(step for step in _steps(variant) if step not in tried)
+
+
+def _steps(variant: Variant) -> Iterator[Variant]:
+    for warps in (variant.warps * 2, variant.warps // 2):
+        if 1 <= warps <= _MOST_WARPS:
+            yield replace(variant, warps=warps)
+    pairs = zip(variant.constants, variant.ranges, strict=False)
+    for place, ((name, value), (least, greatest)) in enumerate(pairs):
+        steps = (value + 1, value - 1) if name == STAGES else (value * 2, value // 2)
+        for number in steps:
+            if least <= number <= greatest:
+                constants = list(variant.constants)
+                constants[place] = (name, number)
+                yield replace(variant, constants=tuple(constants))
 
 
 def next_step(history: Sequence[Problem], best: Variant) -> Problem | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,8 +50,9 @@ class Problem:
 
     def grid(self, built: Variant | GpuBinary) -> tuple[int, ...]:
         """Programs along each dimension."""
+        grid = built.programs if isinstance(built, Variant) else built.grid
         values = {f"n{i}": size for i, size in enumerate(self.sizes)}
-        return tuple(ex.evaluate(e, values) for e in built.grid)
+        return tuple(ex.evaluate(e, values) for e in grid)
 
     def to_wire(self) -> dict[str, Any]:
         """What the process that times kernels needs of it."""
@@ -83,7 +85,8 @@ def problems(
     kernels: Sequence[GpuSource | KernelSource],
     sizes: Mapping[str, int] | None = None,
 ) -> tuple[Problem, ...]:
-    """The problems of a program's GPU kernels, each with the largest of its launches.
+    """The problems of a program's GPU kernels, each with the largest of its launches; none of those
+    that have no programs at these sizes.
 
     kernels: of the program, in its order. sizes: values of the program's symbols; where one is not
     given it is a typical one that the symbol's range allows.
@@ -97,9 +100,19 @@ def problems(
         if isinstance(source, KernelSource):
             continue
         made = _problem(source, step, program, values)
+        if 0 in made.grid(source.variants[0]):
+            continue
         if step.kernel not in found or made.bytes > found[step.kernel].bytes:
             found[step.kernel] = made
     return tuple(found[number] for number in sorted(found))
+
+
+def starts(program: Program, found: Sequence[Problem]) -> Counter[str]:
+    """How often a program starts the kernels of its problems, by their digests."""
+    digests = {p.source.digest for p in found}
+    blobs = [blob.removeprefix("kernel/") for blob, _ in program.kernels]
+    named = (blobs[s.kernel] for s in program.steps if isinstance(s, Launch))
+    return Counter(digest for digest in named if digest in digests)
 
 
 def _problem(

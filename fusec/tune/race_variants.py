@@ -52,21 +52,18 @@ def race_variants(
     racing = {n: b for n, b in entrants.items() if n not in out}
     if not racing:
         return f"no variant can run: {'; '.join(out.values())}"
-    samples: dict[int, tuple[float, ...]] = {}
-    chosen = next(iter(racing))
-    gap = 0.0
-    if len(racing) > 1:
-        outcome = timer.race(problem, racing, deadline)
-        out.update(outcome.failed)
-        if not outcome.decided:
-            return "; ".join(outcome.failed.values()) or LATE
-        samples = {n: tuple(times) for n, times in outcome.samples.items() if times}
-        chosen = winner(samples)
-        gap = margin(samples, chosen)
+    outcome = timer.race(problem, racing, deadline)
+    out.update(outcome.failed)
+    if not outcome.decided:
+        return "; ".join(outcome.failed.values()) or LATE
+    samples = {n: tuple(times) for n, times in outcome.samples.items() if times}
+    chosen = winner(samples)
+    gap = margin(samples, chosen)
     if chosen == _STANDING:
         return STANDS
     for about in (samples, out):
         about.pop(_STANDING, None)  # it is no variant of the problem
     variant = problem.source.variants[chosen]
-    record = Record(chosen, variant.warps, variant.stages, samples, gap, dict(sorted(out.items())))
+    left = dict(sorted(out.items()))
+    record = Record(chosen, variant.warps, variant.constants, samples, gap, left)
     return Raced(variant, racing[chosen], record)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 import msgpack
@@ -21,29 +22,34 @@ from fusec.codegen.gpu_source import MAX_VARIANTS, GpuSource
 from fusec.errors import WireError
 
 _KIND: Final = "tuning"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _MAX_RECORD: Final = 1 << 20
 
 
 @dataclass(frozen=True)
 class Record:
-    """variant: the winner in its last race; warps, stages: the winner's; samples: milliseconds of a
+    """variant: the winner in its last race; warps, constants: its own; samples: milliseconds of a
     launch, by variant that was timed; margin: by what part of the winner's time the next one is
     slower; left_out: why others were not timed."""
 
     variant: int
     warps: int
-    stages: int
+    constants: tuple[tuple[str, int], ...]
     samples: Mapping[int, Sequence[float]]
     margin: float
     left_out: Mapping[int, str]
+
+    @property
+    def ms(self) -> float:
+        """Milliseconds of a launch of the winner."""
+        return median(self.samples[self.variant])
 
     def to_bytes(self) -> bytes:
         body = {
             "v": _VERSION,
             "variant": self.variant,
             "warps": self.warps,
-            "stages": self.stages,
+            "constants": [list(pair) for pair in self.constants],
             "samples": sorted((n, list(times)) for n, times in self.samples.items()),
             "margin": self.margin,
             "left_out": sorted(self.left_out.items()),
@@ -64,19 +70,19 @@ class Record:
             made = cls(
                 variant=int(body["variant"]),
                 warps=int(body["warps"]),
-                stages=int(body["stages"]),
+                constants=tuple((str(name), int(n)) for name, n in body["constants"]),
                 samples=samples,
                 margin=float(body["margin"]),
                 left_out=left_out,
             )
         except (ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
             raise WireError(f"a record does not decode: {error}") from error
-        if not 0 <= made.variant < MAX_VARIANTS:
-            raise WireError("a record names a variant that cannot be")
+        if not 0 <= made.variant < MAX_VARIANTS or not samples.get(made.variant):
+            raise WireError("a record names a variant that cannot be, or was not timed")
         return made
 
 
-_FIELDS: Final = ("v", "variant", "warps", "stages", "samples", "margin", "left_out")
+_FIELDS: Final = ("v", "variant", "warps", "constants", "samples", "margin", "left_out")
 
 
 def record_key(source: GpuSource, device: str, compiler: str, descended: bool) -> str:

@@ -11,7 +11,7 @@ from fusec.errors import WireError
 from fusec.ir import expr as ex
 
 GRID = (ex.floordiv(ex.symbol("n0") + 1023, ex.integer(1024)), ex.integer(3))
-ONE = Variant("def k(b0): pass", (("BLOCK", 1024),), 4, 2, GRID)
+ONE = Variant("def k(b0): pass", (("BLOCK", 1024),), 4, GRID, False, ((16, 4096),))
 SOURCE = GpuSource(
     "k", "sm_90", ("*bf16", "*i64", "i64"), (ONE, replace(ONE, warps=8, cooperative=True)), (0, 100)
 )
@@ -38,8 +38,9 @@ def test_binaries_come_back() -> None:
 
 @pytest.mark.parametrize(
     ("place", "value"),
-    [(0, 99), (1, 5), (3, [1]), (5, []), (5, [[0, [], 4, 2, []]]), (5, [[7, [], 4, 2, [3], False]]),
-     (5, [[0, [], 4, 2, [3], 1]]), (6, ["x"]), (6, [1, 2, 3, 4])],
+    [(0, 99), (1, 5), (3, [1]), (5, []), (5, [[0, [], 4, [], False, []]]),
+     (5, [[7, [], 4, [3], False, []]]), (5, [[0, [], 4, [3], 1, []]]),
+     (5, [[0, [], 4, [3], False, [[1, 2]]]]), (6, ["x"]), (6, [1, 2, 3, 4])],
 )  # fmt: skip
 def test_malformed_sources_are_refused(place: int, value: object) -> None:
     body = msgpack.unpackb(SOURCE.to_bytes())

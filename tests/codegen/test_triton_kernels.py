@@ -17,7 +17,9 @@ from fusec.errors import CompileError
 from tests.codegen.kernels import KERNELS
 from tests.codegen.triton_cases import Case, grouped, run_cases, walked
 from tests.codegen.triton_corpus import (
+    DYNAMIC,
     EMPTY,
+    FEW_PLACES,
     LOOPED,
     OPERATIONS,
     OUT_OF_RANGE,
@@ -26,6 +28,7 @@ from tests.codegen.triton_corpus import (
     SCATTERS,
 )
 
+_STEPS = ("tile_transpose", "columns_remainder", "rows_and_columns")
 _SIZES: tuple[dict[str, int], ...] = ({"s0": 37, "s1": 1000}, {"s0": 2, "s1": 5})
 
 
@@ -55,6 +58,22 @@ def test_rows_that_a_program_walks_along_are_right(tmp_path: Path) -> None:
     check([Case(name, text, (0, 1, 2), block=64) for name, text in LOOPED.items()], tmp_path)
 
 
+def test_what_is_a_step_away_is_right(tmp_path: Path) -> None:
+    """Blocks and stages that the text was not written for."""
+    picks = (2, 3)  # the first block doubled and halved, or the stages of a loop
+    cases = [Case(name, KERNELS[name], picks, near=True) for name in _STEPS]
+    cases.append(Case("norm", LOOPED["norm"], picks, block=64, near=True))
+    check(cases, tmp_path)
+
+
+def test_sizes_that_32_bits_are_not_enough_for(tmp_path: Path) -> None:
+    """As if 32 bits held a hundred: of each pair of kernels the right one runs."""
+    sizes = {"s0": 5, "s1": 37}
+    cases = [Case(f"{name}_{n}", text, sizes=sizes, narrow=n)
+             for name, text in DYNAMIC.items() for n in (0, 100)]  # fmt: skip
+    check(cases, tmp_path)
+
+
 def test_quotients_of_rows_and_one_number_are_rounded_correctly(tmp_path: Path) -> None:
     text = build_host_plan(grouped(QUOTIENTS), gpu_emitter("sm_90")).kernels[0].source
     assert text.count("divide_by(") == 2
@@ -67,6 +86,13 @@ def test_every_operation_is_right(tmp_path: Path) -> None:
 
 def test_scatters_are_right(tmp_path: Path) -> None:
     check([Case(name, text, (0, 1, 2)) for name, text in SCATTERS.items()], tmp_path)
+
+
+def test_additions_at_few_places_are_sums(tmp_path: Path) -> None:
+    for text in FEW_PLACES.values():
+        plan = build_host_plan(grouped(text), gpu_emitter("sm_90"))
+        assert not any("atomic" in k.source for k in plan.kernels)
+    check([Case(name, text) for name, text in FEW_PLACES.items()], tmp_path)
 
 
 def test_places_in_range_are_right_and_others_assert(tmp_path: Path) -> None:

@@ -61,6 +61,6 @@ def _texts(found: list[GpuSource]) -> str:
     for source in found:
         v = source.variants[0]
         blocks = ", ".join(f"{name} = {size}" for name, size in v.constants)
-        head = f"# {blocks or 'one element'}; {v.warps} warps; grid {v.grid[0]}"
+        head = f"# {blocks or 'one element'}; {v.warps} warps; grid {v.programs[0]}"
         parts.append(f"{head}\n{v.source}")
     return "\n".join(parts)

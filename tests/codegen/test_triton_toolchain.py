@@ -57,7 +57,7 @@ NVIDIA = [isa for isa in ISAS if isa.startswith("sm_")]
 
 
 def silu(isa: str = "sm_90", **changes) -> GpuSource:
-    variant = Variant(SILU, (("BLOCK", 1024),), 4, 2, GRID)
+    variant = Variant(SILU, (("BLOCK", 1024),), 4, GRID)
     return GpuSource(
         "triton_poi_silu", isa, ("*bf16", "*bf16", "i32"), (replace(variant, **changes),)
     )
@@ -82,7 +82,7 @@ def test_every_target(isa: str) -> None:
 
 @functools.cache
 def _spilling(isa: str) -> GpuBinary:
-    variant = Variant(SPILL, (("BLOCK", 16384),), 2, 1, GRID, cooperative=True)
+    variant = Variant(SPILL, (("BLOCK", 16384),), 2, GRID, cooperative=True)
     source = GpuSource("triton_spill", isa, ("*fp32", "*fp32", "i32"), (variant,))
     return compile_variant(source, 0, 60)
 
@@ -114,7 +114,7 @@ def test_spills_shared_memory_and_cooperation_are_told() -> None:
 def test_loads_are_wide_where_sizes_are_declared_to_divide() -> None:
     """A row's start is aligned only if the row's length is a multiple of 16."""
     text = SILU.replace("+ tl.arange(0, BLOCK)", "* n0 + tl.arange(0, BLOCK)")
-    variant = Variant(text, (("BLOCK", 1024),), 4, 2, GRID)
+    variant = Variant(text, (("BLOCK", 1024),), 4, GRID)
     plain = GpuSource("triton_poi_silu", "sm_90", ("*bf16", "*bf16", "i32"), (variant,))
     divided = replace(plain, signature=("*bf16", "*bf16", "i32:16"))
     images = [compile_variant(s, 0, 60).image for s in (plain, divided)]
@@ -127,7 +127,7 @@ def test_the_same_source_gives_the_same_bytes_without_paths() -> None:
         compilers = Compilers(1)  # another process, another folder
         body = {
             "text": SILU, "isa": "sm_90", "signature": ["*bf16", "*bf16", "i32"],
-            "constants": {"BLOCK": 1024}, "warps": 4, "stages": 2, "cooperative": False,
+            "constants": {"BLOCK": 1024}, "warps": 4, "cooperative": False,
         }  # fmt: skip
         images.append(compilers.request(body, 60, "")["image"])
         compilers.children.close()
@@ -164,7 +164,7 @@ def test_the_text_is_not_run(tmp_path: Path) -> None:
 
 
 def test_a_hang_costs_its_variant_only() -> None:
-    endless = Variant(ENDLESS, (("BLOCK", 10_000_000),), 4, 1, GRID)
+    endless = Variant(ENDLESS, (("BLOCK", 10_000_000),), 4, GRID)
     source = GpuSource("triton_endless", "sm_90", ("*fp32",), (endless,))
     compile_variant(silu(), 0, 60)
     started = time.monotonic()

@@ -30,8 +30,9 @@ class Case:
     block: rows are walked in blocks of this size (0: as the variants say); times: launches that
     are made one; host: the program runs as the host's plan says, batches and memory; asserts: some
     kernel asserts that an index is in range, and it is not; equal: float32 results are eager's bit
-    by bit; random: instead of a graph, arguments
-    of `tests.codegen.triton_philox.program`.
+    by bit; near: the variants are those a step away from the first one; narrow: what leads to more
+    than this is computed in 64 bits, and something is; random: instead of a graph, arguments of
+    `tests.codegen.triton_philox.program`.
     """
 
     name: str
@@ -42,6 +43,8 @@ class Case:
     host: bool = False
     asserts: bool = False
     equal: bool = False
+    near: bool = False
+    narrow: int = 0
     random: tuple[int, ...] = ()
     sizes: dict[str, int] = field(default_factory=dict)
 

@@ -29,6 +29,7 @@ from fusec.capture.eager import EagerProgram
 from fusec.codegen.gpu import gpu_emitter
 from fusec.codegen.gpu_source import GpuSource, Variant
 from fusec.codegen.triton_batch import batch
+from fusec.codegen.triton_expr import INT32
 from fusec.codegen.triton_variants import tiles
 from fusec.ir import expr as ex
 from fusec.ir.dtypes import DTYPES
@@ -42,6 +43,7 @@ from fusec.schedule.cost import GPU
 from fusec.schedule.groups import Schedule
 from fusec.schedule.kernel_loop import build_kernel_loop, read_outside
 from fusec.schedule.search import schedule
+from fusec.tune.neighbours import neighbours
 from tests.codegen import triton_philox
 from tests.codegen.triton_cases import grouped, walked
 from tests.codegen.triton_host import host_plan, run_host
@@ -111,6 +113,7 @@ class Runner:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.started: set[str] = set()  # kernels by name
         self.modules: dict[str, ModuleType] = {}
 
     def run(
@@ -121,11 +124,14 @@ class Runner:
         pick: int,
         block: int,
         times: int = 1,
+        near: bool = False,
+        narrow: int = INT32,
     ) -> list[torch.Tensor]:
         """The outputs of a program; ``pick`` chooses the variants. Overwrites inputs.
 
         block: rows are walked in blocks of this size; 0: as the variants say. times: each launch
-        stands for this many, on copies of its buffers."""
+        stands for this many, on copies of its buffers. near: the variants are a step away from the
+        first one. narrow: as of `gpu_emitter`."""
         program = grouped.program
         memory = _allocate(program, inputs, sizes)
         needed = read_outside(grouped)
@@ -134,18 +140,22 @@ class Runner:
                 raise NotImplementedError("an external call")
             loop = simplify_axes(build_kernel_loop(program, group, needed[position]))
             verify_kernel(loop)
-            made = gpu_emitter("sm_90", partial(walked, block) if block else tiles)(loop)
+            choose = partial(walked, block) if block else tiles
+            made = gpu_emitter("sm_90", choose, narrow)(loop)
             assert isinstance(made.kernel, GpuSource)
             assert GpuSource.from_bytes(made.kernel.to_bytes()) == made.kernel
-            variants = made.kernel.variants
             numbers = [ex.evaluate(e, sizes) for e in made.sizes]
             tensors = [memory[b] for b in made.buffers]
             if times == 1:
-                self.launch(made.kernel, variants[pick % len(variants)], tensors, numbers)
+                for kernel in (made.kernel, *([made.wide] if made.wide else [])):
+                    variants = kernel.variants
+                    found = neighbours(variants[0], ()) if near else variants
+                    self.launch(kernel, found[pick % len(found)], tensors, numbers)
                 continue
             together = batch([made] * times)
             assert isinstance(together.kernel, GpuSource)
-            variant = together.kernel.variants[pick % len(variants)]
+            variants = together.kernel.variants
+            variant = variants[pick % len(variants)]
             others = [_copies(tensors) for _ in range(times - 1)]
             everything = [t for one in (tensors, *others) for t in one]
             self.launch(together.kernel, variant, everything, numbers)
@@ -169,10 +179,10 @@ class Runner:
         tensors: Sequence[torch.Tensor],
         sizes: Sequence[int],
     ) -> None:
-        values = {f"n{i}": n for i, n in enumerate(sizes)}
-        grid = tuple(ex.evaluate(e, values) for e in variant.grid)
+        grid = variant.counts(sizes)
         if 0 in grid:
             return
+        self.started.add(kernel.name)
         function = getattr(self._module(variant.source), kernel.name)
         function[grid](*tensors, *sizes, **dict(variant.constants))
 
@@ -281,6 +291,8 @@ def check(
     host: bool,
     asserts: bool,
     equal: bool,
+    near: bool,
+    narrow: int,
 ) -> list[str]:
     """What is wrong with the variants of a graph's kernels."""
     graph = parse_graph(text)
@@ -303,7 +315,10 @@ def check(
         if host:
             got = run_host(host_plan(plan), runner.launch, mine, sizes, pick)
         else:
-            got = runner.run(plan, mine, sizes, pick, block, times)
+            runner.started.clear()
+            got = runner.run(plan, mine, sizes, pick, block, times, near, narrow or INT32)
+            if bool(narrow) is not any(name.endswith("_wide") for name in runner.started):
+                found.append(f"variant {pick}: the other kernel ran")
         for i, (a, b, c) in enumerate(
             zip([*got, *mine], [*want, *theirs], [*exact, *wide], strict=True)
         ):

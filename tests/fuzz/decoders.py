@@ -93,7 +93,8 @@ def decoders() -> dict[str, Decoder]:
         "gpu source": Decoder(GpuSource.from_bytes, _gpu_sources(job.graph)),
         "gpu binary": Decoder(GpuBinary.from_bytes, (binary.to_bytes(),)),
         "tuning": Decoder(
-            Record.from_bytes, (Record(0, 4, 2, {0: (1.0, 1.1)}, 0.1, {1: "spills"}).to_bytes(),)
+            Record.from_bytes,
+            (Record(0, 4, (("XBLOCK", 64),), {0: (1.0, 1.1)}, 0.1, {1: "spills"}).to_bytes(),),
         ),
     }
 

@@ -28,7 +28,7 @@ def dot(a, b, c, n0, BLOCK: tl.constexpr):
     column = tl.arange(0, BLOCK)[None, :]
     inner = tl.arange(0, 64)
     total = tl.zeros((BLOCK, BLOCK), tl.float32)
-    for k in range(0, n0, 64):
+    for k in tl.range(0, n0, 64, num_stages=4):
         left = tl.load(a + row * n0 + (k + inner)[None, :])
         right = tl.load(b + (k + inner)[:, None] * BLOCK + column)
         total += tl.dot(left, right)
@@ -54,13 +54,13 @@ def affine(isa: str, block: int = 1024, size: str = "i64") -> GpuBinary:
 
 @functools.cache
 def dot(isa: str) -> GpuBinary:
-    return _compiled(DOT, isa, ("*fp16", "*fp16", "*fp32", "i32"), 128, (ex.ONE,), 8, 4)
+    return _compiled(DOT, isa, ("*fp16", "*fp16", "*fp32", "i32"), 128, (ex.ONE,), 8)
 
 
 @functools.cache
 def together(isa: str) -> GpuBinary:
     kinds = ("*fp32", "*i32", "*fp32", "i32")
-    return _compiled(TOGETHER, isa, kinds, 1, (N0,), 4, 1, cooperative=True)
+    return _compiled(TOGETHER, isa, kinds, 1, (N0,), cooperative=True)
 
 
 def _compiled(
@@ -70,12 +70,11 @@ def _compiled(
     block: int,
     grid: tuple[ex.Expr, ...],
     warps: int = 4,
-    stages: int = 2,
     *,
     cooperative: bool = False,
 ) -> GpuBinary:
     name = text.split("(")[0].removeprefix("def ")
-    variant = Variant(text, (("BLOCK", block),), warps, stages, grid, cooperative)
+    variant = Variant(text, (("BLOCK", block),), warps, grid, cooperative)
     return compile_variant(GpuSource(name, isa, kinds, (variant,)), 0, 300)
 
 

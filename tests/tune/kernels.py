@@ -22,11 +22,12 @@ HANG = SCALE.replace(
     "        a += 1.0\n",
 )
 N0 = ex.symbol("n0")
+BLOCK = ex.symbol("BLOCK", 1)
 
 
-def variant(text: str = SCALE, block: int = 1024, warps: int = 4, stages: int = 1) -> Variant:
-    grid = ex.floordiv(N0 + (block - 1), ex.integer(block))
-    return Variant(text, (("BLOCK", block),), warps, stages, (grid,))
+def variant(text: str = SCALE, block: int = 1024, warps: int = 4) -> Variant:
+    grid = ex.floordiv(N0 + (BLOCK - 1), BLOCK)
+    return Variant(text, (("BLOCK", block),), warps, (grid,), ranges=((16, 16384),))
 
 
 def problem(count: int, *variants: Variant, isa: str = "sm_90") -> Problem:

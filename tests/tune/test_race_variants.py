@@ -70,14 +70,15 @@ def test_a_descent_goes_on_from_the_winner_with_what_was_not_tried() -> None:
     history = [problem_to_bytes(first)]
 
     def step(winner: int) -> list[tuple[int, int]]:
-        record = Record(winner, 0, 0, {}, 0.0, {})
+        record = Record(winner, 0, (), {winner: (1.0,)}, 0.0, {})
         made = steps.step(history, record.to_bytes())
         if not made:
             return []
         history.append(made)
-        return [(v.warps, v.stages) for v in problem_from_bytes(made).source.variants]
+        variants = problem_from_bytes(made).source.variants
+        return [(v.warps, dict(v.constants)["BLOCK"]) for v in variants]
 
-    assert step(1) == [(8, 1), (16, 1), (8, 2)], "four warps were tried"
-    assert step(1) == [(16, 1), (32, 1), (16, 2)]
-    assert step(1) == [(32, 1), (32, 2)]
+    assert step(1) == [(8, 1024), (16, 1024), (8, 2048), (8, 512)], "four warps were tried"
+    assert step(1) == [(16, 1024), (32, 1024), (16, 2048), (16, 512)]
+    assert step(1) == [(32, 1024), (32, 2048), (32, 512)]
     assert step(0) == [], "nothing near it is left"

@@ -13,7 +13,9 @@ from fusec.tune.record import Record, find, keep, record_key
 from tests.tune.kernels import problem, variant
 
 SOURCE = problem(100, variant(), variant(warps=8)).source
-RECORD = Record(1, 8, 1, {0: (1.5, 1.25), 1: (1.0,)}, 0.25, {2: "spills 400 bytes a thread"})
+RECORD = Record(
+    1, 8, (("BLOCK", 1024),), {0: (1.5, 1.25), 1: (1.0,)}, 0.25, {2: "spills 400 bytes a thread"}
+)
 BINARY = GpuBinary("triton_poi_scale", b"image", (ONE,), 256, 0, 2)
 
 
@@ -47,14 +49,14 @@ def test_the_first_decision_stands() -> None:
     store = MemoryStore()
     key = record_key(SOURCE, "NVIDIA H200", "triton 3.6.0", False)
     keep(store, key, RECORD, BINARY)
-    assert keep(store, key, Record(0, 4, 1, {0: (0.5,)}, 0.0, {}), BINARY) == (RECORD, BINARY)
+    assert keep(store, key, Record(0, 4, (), {0: (0.5,)}, 0.0, {}), BINARY) == (RECORD, BINARY)
     assert find(store, key) == (RECORD, BINARY)
 
 
 @pytest.mark.parametrize(
     "change",
     [{"v": 9}, {"variant": 64}, {"warps": None}, {"variant": -1}, {"samples": [[0, "x"]]},
-     {"margin": None}, {"more": 1}, {"left_out": 3}],
+     {"margin": None}, {"more": 1}, {"left_out": 3}, {"constants": 7}],
 )  # fmt: skip
 def test_malformed_records_are_none(change: dict[str, object]) -> None:
     data = msgpack.packb({**msgpack.unpackb(RECORD.to_bytes()), **change})
