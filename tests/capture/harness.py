@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tests.capture.twin import Twin
 
@@ -82,3 +82,22 @@ def compare(expected: Any, got: Any, where: str) -> None:
             compare(a, b, f"{where}[{i}]")
     else:
         assert expected == got, f"{where}: {got!r} is not {expected!r}"
+
+
+def leaf(*shape: int, seed: int = 1) -> Tensor:
+    """Random numbers that want a gradient."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+def net() -> nn.Module:
+    """A small network: 6 features to 4."""
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 4))
+
+
+def graphs_of(case: Case, subject: Any) -> int:
+    """How many graphs Dynamo cuts a case into."""
+    twin = Twin()
+    torch._dynamo.reset()
+    case(lambda f, **kw: torch.compile(f, backend=twin, **kw), subject)
+    return len(twin.graphs)

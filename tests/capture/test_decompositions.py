@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,13 +13,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fusec.capture import decompositions
 from tests.capture.test_export import traced
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def targets(fn: Callable[..., Any], *args: Any) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -20,13 +20,6 @@ from fusec.ir.graph import Attr, Graph, Node, ScalarType, Symbolic, TensorType
 from fusec.ir.wire import graph_from_bytes, graph_to_bytes
 from fusec.trace import Recorder
 from tests.capture.keys import Done
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def traced(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None) -> Traced:

@@ -22,13 +22,6 @@ from tests.capture.keys import Keys
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 def f(x: Tensor, y: Tensor) -> Tensor:
     return functional.gelu(x + y * 2.0).sum(-1)
 

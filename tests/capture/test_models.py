@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,13 +17,6 @@ SIZES = {
     "gpt2": {"layers": 2, "hidden": 64, "batch": 2, "length": 16, "vocab": 50},
     "bert": {"layers": 2, "hidden": 64, "batch": 2, "length": 16, "vocab": 50},
 }
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,14 +17,6 @@ from fusec.capture import decompositions, pad_products, seams
 from fusec.capture.min_cut import UNLIMITED, FlowNetwork
 from fusec.capture.partition import partition
 from tests.capture.test_seams import boxed
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
 
 # -- the cut ----------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,6 @@ from fusec.remote.resolve import Resolver
 from fusec.session import Session
 from fusec.trace import Recorder
 from tests.capture.twin import TARGET, Twin, eager_compile, eager_load
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def f(x: Tensor) -> Tensor:
