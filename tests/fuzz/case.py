@@ -9,7 +9,7 @@ import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -68,16 +68,24 @@ class Case:
         return "\n".join(heads + lines)
 
 
-def run_steps(
-    case: Case, inputs: list[torch.Tensor], touch: Callable[[torch.Tensor], torch.Tensor]
-) -> dict[str, Any]:
-    """Every value of a run, ``touch`` applied to each result on the way."""
+Values: TypeAlias = dict[str, torch.Tensor]
+Take: TypeAlias = Callable[[str, Callable[[Values], torch.Tensor], Values], torch.Tensor]
+
+
+def run_steps(case: Case, inputs: list[torch.Tensor], take: Take | None = None) -> Values:
+    """Every value of a run. ``take``, given a step's text, what evaluates it and the values so far,
+    says what its value is."""
     names = namespace()
-    values: dict[str, Any] = {n: t for (n, _), t in zip(case.inputs, inputs, strict=True)}
+    values = {n: t for (n, _), t in zip(case.inputs, inputs, strict=True)}
     for name, text in case.steps:
-        made = _compiled(text)(names, values)
-        values[name] = touch(made)
+        evaluate = functools.partial(_compiled(text), names)
+        values[name] = evaluate(values) if take is None else take(text, evaluate, values)
     return values
+
+
+def names_in(text: str) -> set[str]:
+    """The values that a step is made of."""
+    return set(_NAME.findall(text))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -289,7 +297,7 @@ def smaller(case: Case) -> list[Case]:
         ]
     try:
         with torch.no_grad():
-            values = run_steps(case, case.fresh(), lambda t: t)
+            values = run_steps(case, case.fresh())
     except _REFUSALS:
         return found
     for number, (name, text) in enumerate(case.steps):
