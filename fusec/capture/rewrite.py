@@ -2,7 +2,8 @@
 
 Before: functions that torch breaks down differently from machine to machine. After: our operators
 and compositions in their place, so that the same graphs come out wherever a model is captured, with
-a GPU or without. Attention on a GPU stays whole. The front key is over the graph as it was.
+a GPU or without. Attention on a GPU stays whole, and so does linear interpolation on a CPU. The
+front key is over the graph as it was.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ import torch
 
 from fusec.attention.attend import attend
 from fusec.capture import seams
+from fusec.capture.upsampling import upsample, whole
 
 _ATTENTION: Final = frozenset(
     {
         torch.nn.functional.scaled_dot_product_attention,
         torch.ops.aten.scaled_dot_product_attention.default,
     }
+)
+_INTERPOLATION: Final = torch.nn.functional.interpolate
+_SAMPLED: Final = (
+    *("input", "size", "scale_factor", "mode", "align_corners"),
+    *("recompute_scale_factor", "antialias"),
 )
 _PARAMETERS: Final = (
     *("query", "key", "value", "attn_mask", "dropout_p", "is_causal"),
@@ -29,17 +36,22 @@ _PARAMETERS: Final = (
 
 def rewrite(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """The graph with our functions in it: a copy, or `gm` itself where there is nothing to do."""
-    if not any(n.op == "call_function" and n.target in _ATTENTION for n in gm.graph.nodes):
+    if not any(n.target in _ATTENTION or n.target is _INTERPOLATION for n in gm.graph.nodes):
         return gm
     copy = copied(gm)
     site = 0
     for n in copy.graph.nodes:
-        if n.op != "call_function" or n.target not in _ATTENTION:
-            continue
-        given = dict(zip(_PARAMETERS, n.args)) | n.kwargs
-        if _ours(given):
-            n.target, n.args, n.kwargs = attend, (), given | {"site": site}
-            site += 1
+        if n.target is _INTERPOLATION:
+            given = dict(zip(_SAMPLED, n.args)) | n.kwargs
+            x = given.pop("input")
+            arguments = whole(_traced(x), given)
+            if arguments is not None:
+                n.target, n.args, n.kwargs = upsample, (x, *arguments), {}
+        elif n.target in _ATTENTION:
+            given = dict(zip(_PARAMETERS, n.args)) | n.kwargs
+            if _ours(given):
+                n.target, n.args, n.kwargs = attend, (), given | {"site": site}
+                site += 1
     copy.recompile()
     return copy
 
