@@ -47,7 +47,8 @@ _CHEAP: Final = frozenset(
     "gather index convert_element_type".split()
 )
 _FOLDS: Final = frozenset(
-    "sum mean amax amin max min var var_mean std prod any all argmax argmin cumsum cumprod".split()
+    "sum mean amax amin max min var var_mean std prod any all argmax argmin cumsum cumprod "
+    "cummax cummin logcumsumexp".split()
 )
 
 

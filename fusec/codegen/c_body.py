@@ -314,10 +314,11 @@ class Scope:
         name = self.value(lp.cast(s.value, argument.dtype))
         target = f"{frame.names[s.buffer]} + {place}"
         count = self.count if self.vector else "1"
-        if s.scatter == "add":
-            kind = "mask" if argument.dtype == "bool" else DTYPES[argument.dtype].compute
+        if s.scatter != "store":
+            kind = _suffix(DTYPES[argument.dtype].compute)
+            fold = s.scatter if kind != "mask" else "or" if s.scatter in ("add", "max") else "and"
             before = frame.call(f"ld_{argument.dtype}", target, count)
-            name = frame.call(f"{'or' if kind == 'mask' else 'add'}_{kind}", before, name)
+            name = frame.call(f"{fold}_{kind}", before, name)
         self.emit(frame.call(f"st_{argument.dtype}", target, name, count) + ";")
 
 

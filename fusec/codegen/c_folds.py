@@ -40,7 +40,7 @@ def identity(fold: str, dtype: str) -> str:
     if fold in ("prod", "and"):
         return "1"
     low, high = _LOWEST.get(dtype, ("0", "1"))
-    return low if fold in ("max", "argmax") else high
+    return low if fold in ("max", "argmax", "logaddexp") else high
 
 
 def splat(dtype: str) -> str:

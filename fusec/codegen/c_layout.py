@@ -15,7 +15,7 @@ from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr, Sym
-from fusec.ir.kernel import KernelLoop, linear
+from fusec.ir.kernel import KernelLoop, Statement, linear
 from fusec.ir.loop import Const, Index, Load, Op, Reduced, Scalar
 
 INDEXED: Final = frozenset(("argmax", "argmin"))
@@ -24,6 +24,8 @@ _COPIES: Final = 4
 _MAX_COPIED: Final = 40  # operations in a body that is worth repeating
 _PANEL_BYTES: Final = 64 << 10  # totals and partial results of all columns
 _SCRATCH_BYTES: Final = 32 << 10  # a row's values kept on the stack
+_HEAVY_SCANS: Final = frozenset(("logcumsumexp",))
+_WIDE: Final = 8  # points of an axis beside a scan that are worth lanes
 _HEAVY: Final = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sinh cosh asin acos atan atan2 "
     "asinh acosh atanh erf erfc pow sigmoid div sqrt rsqrt philox_uniform".split()
@@ -75,14 +77,26 @@ def choose_layout(loop: KernelLoop, isa: str) -> Layout:
 
 
 def _scatter_layout(loop: KernelLoop, isa: str) -> Layout:
-    """Points one after the other, as places may repeat, but for an axis along which all are apart
-    and neighbours in memory: that one carries lanes, and threads share it."""
+    """Points one after the other, as places may repeat, but for axes along which all places are
+    apart: threads share those. The last axis is shared in blocks, and carries lanes where its
+    places are neighbours in memory."""
     (s,) = loop.statements
+    apart = [a for a in loop.axes if _apart(s, a)]
     axis = loop.axes[-1] if loop.axes else None
-    apart = axis is not None and ex.step(linear(s.index, loop.buffers[s.buffer].stride), axis) == 1
-    if axis is None or not apart or any(varies(v, axis) for _, v in s.indirect):
-        return Layout(None, 1, False, (), loop.axes, None, 1, ())
-    return Layout(axis, _lanes(loop, isa, axis), False, (), loop.axes, None, 1, ())
+    neighbours = axis is not None and (
+        ex.step(linear(s.index, loop.buffers[s.buffer].stride), axis) == 1
+        and not any(varies(v, axis) for _, v in s.indirect)
+    )
+    shared = axis if neighbours or axis in apart else None
+    outer = tuple(a for a in apart if a is not shared)
+    inner = tuple(a for a in loop.axes if a not in outer)
+    lanes = _lanes(loop, isa, axis) if neighbours and axis is not None else 1
+    return Layout(shared, lanes, False, outer, inner, None, 1, ())
+
+
+def _apart(s: Statement, axis: Sym) -> bool:
+    """Whether points that differ along an axis never have one place: it is a coordinate itself."""
+    return [e for e in s.index if any(x is axis for x in ex.symbols(e))] == [axis]
 
 
 def accesses(loop: KernelLoop) -> Iterable[tuple[Expr, int]]:
@@ -103,10 +117,12 @@ def _lane_axis(loop: KernelLoop) -> Sym | None:
     best: tuple[float, int] | None = None
     choice: Sym | None = None
     reached = list(accesses(loop))
+    heavy = any(s.fold in _HEAVY_SCANS for s in loop.statements)
+    beside = heavy and any((extent_of(a) or _WIDE) >= _WIDE for a in loop.kept)
     last = max((i for i, a in enumerate(loop.axes) if a in loop.folded), default=-1)
     for position, axis in enumerate(loop.axes if loop.carried is None else loop.inner):
-        if loop.scans and axis in loop.folded and position != last:
-            continue  # a scan walks its axes in order
+        if loop.scans and axis in loop.folded and (position != last or beside):
+            continue  # a scan walks its axes in order, and a heavy one repeats its work for lanes
         score = 0.0
         for offset, size in reached:
             far = ex.step(offset, axis)

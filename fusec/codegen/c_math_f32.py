@@ -152,6 +152,11 @@ FN vf32 log10_f32(vf32 a) {
   r = madd_f32(f, splat_f32(0x1.bcap-2f), r);
   return log_domain_f32(a, madd_f32(e, splat_f32(0x1.344p-2f), r));
 }
+FN vf32 logaddexp_f32(vf32 a, vf32 b) {
+  vf32 m = max_f32(a, b);
+  vf32 r = m + log1p_f32(exp_f32(min_f32(a, b) - m));
+  return pick_f32(abs_f32(m) < __builtin_inff(), r, m);
+}
 FN vf32 log1p_f32(vf32 a) {
   vi32 i = asi_f32(a + 1.0f) - 0x3f2aaaab;
   vi32 n = i >> 23, n1 = n >> 1, n2 = n - n1;

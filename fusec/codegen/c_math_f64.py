@@ -187,6 +187,11 @@ FN vf64 log10_f64(vf64 a) {
   vf64 w = y + big;
   return log_domain_f64(a, w + (rest + ((y - w) + big)));
 }
+FN vf64 logaddexp_f64(vf64 a, vf64 b) {
+  vf64 m = max_f64(a, b);
+  vf64 r = m + log1p_f64(exp_f64(min_f64(a, b) - m));
+  return pick_f64(abs_f64(m) < __builtin_inf(), r, m);
+}
 FN vf64 log1p_f64(vf64 a) {
   vi64 n = exponent_f64(asi_f64(a + 1.0) - 0x3fe6a09e667f3bcdl);
   vi64 n1 = (vi64)((vu64)(n + 2048) >> 1) - 1024, n2 = n - n1;

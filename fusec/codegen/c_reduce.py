@@ -1,5 +1,5 @@
 """C functions that reduce a vector to one scalar: hsum_ hprod_ hmin_ hmax_ hany hall; scans of the
-lanes: scan_sum_ scan_prod_.
+lanes: scan_sum_ scan_prod_ scan_max_ scan_min_ scan_logaddexp_.
 
 The lanes are folded in halves, so the order of a float sum is fixed by the lane count alone.
 """
@@ -9,6 +9,14 @@ from __future__ import annotations
 from fusec.codegen.c_shape import FLOATS, Shape, bits_of, ctype, function
 
 _OPS = {"hsum": "add", "hprod": "mul", "hmin": "min", "hmax": "max"}
+# Scan -> what combines, and its neutral number; None: a value combined with itself is itself.
+_SCANS: dict[str, tuple[str, str | None]] = {
+    "sum": ("add", "0"),
+    "prod": ("mul", "1"),
+    "max": ("max", None),
+    "min": ("min", None),
+    "logaddexp": ("logaddexp", "-__builtin_inf()"),
+}
 
 
 def functions(shape: Shape) -> dict[str, str]:
@@ -21,9 +29,11 @@ def functions(shape: Shape) -> dict[str, str]:
                 ctype(dtype), full, f"v{dtype} a", _fold(shape, dtype, f"{op}_{dtype}")
             )
     for dtype in (*FLOATS, "i64", "i32"):
-        for scan, op, neutral in (("sum", "add", "0"), ("prod", "mul", "1")):
+        for scan, (op, neutral) in _SCANS.items():
+            if scan == "logaddexp" and dtype not in FLOATS:
+                continue
             full = f"scan_{scan}_{dtype}"
-            body = _scan(shape, dtype, f"{op}_{dtype}", f"splat_{dtype}({neutral})")
+            body = _scan(shape, dtype, f"{op}_{dtype}", neutral)
             found[full] = function(f"v{dtype}", full, f"v{dtype} a", body)
     found["hany"] = function("int", "hany", "vmask a", _any(shape, "i32", "hany"))
     found["hall"] = function("int", "hall", "vmask a", "return !hany(~a);")
@@ -47,11 +57,11 @@ def _fold(shape: Shape, dtype: str, combine: str) -> str:
     return " ".join(steps) + " return a[0];"
 
 
-def _scan(shape: Shape, dtype: str, combine: str, neutral: str) -> str:
+def _scan(shape: Shape, dtype: str, combine: str, neutral: str | None) -> str:
     """Each lane becomes the fold of the lanes up to it (Hillis and Steele, 1986)."""
     if shape.scalar:
         return "return a;"
-    steps = [f"v{dtype} e = {neutral};"]
+    steps = [f"v{dtype} e = {'a' if neutral is None else f'splat_{dtype}({neutral})'};"]
     distance = 1
     while distance < shape.lanes:
         order = shape.each(
@@ -59,6 +69,8 @@ def _scan(shape: Shape, dtype: str, combine: str, neutral: str) -> str:
         )
         index = f"(v{bits_of(dtype)}){{{order}}}"
         steps.append(f"a = {combine}(__builtin_shuffle(a, e, {index}), a);")
+        if neutral is None:
+            steps.append("e = a;")
         distance *= 2
     return " ".join(steps) + " return a;"
 

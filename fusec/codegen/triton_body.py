@@ -329,8 +329,10 @@ class Scope:
             arguments.append(mask)
         if s.scatter == "add":
             self.emit(f'tl.atomic_add({", ".join(arguments)}, sem="relaxed")')
-        else:
+        elif s.scatter in (None, "store"):
             self.emit(f"tl.store({', '.join(arguments)})")
+        else:
+            raise CodegenError(f"no atomic operation for the scatter {s.scatter}")
 
 
 def _operands(node: Scalar) -> tuple[Scalar, ...]:

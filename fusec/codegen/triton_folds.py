@@ -20,9 +20,10 @@ from fusec.ir.loop import Load, Op, Scalar
 
 INDEXED: Final = frozenset(("argmax", "argmin"))
 _COMBINE: Final = {
-    "prod": "multiply", "max": "largest", "min": "smallest",
+    "prod": "multiply", "max": "largest", "min": "smallest", "logaddexp": "log_of_sum",
     "argmax": "first_largest", "argmin": "first_smallest",
 }  # fmt: skip
+_OWN_SCANS: Final = ("cumsum", "cumprod")  # that Triton's language has by name
 _UPDATE: Final = {"sum": "{a} + {v}", "prod": "{a} * {v}", "or": "{a} | {v}", "and": "{a} & {v}"}
 
 
@@ -34,13 +35,20 @@ def identity(fold: str, dtype: str) -> str:
     if fold in ("sum", "prod"):
         one = int(fold == "prod")
         return f"{one}.0" if real else str(one)
-    low = fold in ("max", "argmax")
+    low = fold in ("max", "argmax", "logaddexp")
     if real:
         return f'float("{"-" if low else ""}inf")'
     bits = 8 * DTYPES[dtype].size
     if dtype.startswith("u"):
         return "0" if low else str((1 << bits) - 1)
     return str(-(1 << (bits - 1)) if low else (1 << (bits - 1)) - 1)
+
+
+def _update(fold: str, name: str, value: str) -> str:
+    """A value folded into a result, as text."""
+    if fold in _UPDATE:
+        return _UPDATE[fold].format(a=name, v=value)
+    return f"{_COMBINE[fold]}({name}, {value})"
 
 
 class Folds:
@@ -100,9 +108,9 @@ class Folds:
             fold = lp.SCANS[s.fold]
             self._scan(scope, s, value, carry=name)
             value = self.reduce(fold, self.dtype(s), value)
-            scope.emit(f"{name} = {_UPDATE[fold].format(a=name, v=value)}")
+            scope.emit(f"{name} = {_update(fold, name, value)}")
             return
-        scope.emit(f"{name} = {self._update(s, name, value)}")
+        scope.emit(f"{name} = {_update(s.fold or '', name, value)}")
 
     def finish(self, scope: Scope, s: Statement) -> None:
         """Reduce the partial results."""
@@ -118,11 +126,6 @@ class Folds:
 
     def partial(self, s: Statement) -> str:
         return f"part{self.numbers[s.buffer]}"
-
-    def _update(self, s: Statement, name: str, value: str) -> str:
-        if s.fold in _UPDATE:
-            return _UPDATE[s.fold].format(a=name, v=value)
-        return f"{_COMBINE[s.fold or '']}({name}, {value})"
 
     def inside(self, scope: Scope, s: Statement) -> str:
         """The value over the whole tile, neutral beyond the end of the folded axes."""
@@ -201,9 +204,12 @@ class Folds:
         """The results up to each point, from what ``carry`` holds of the points before."""
         assert s.fold is not None
         axis = self._along().partition(", ")[0]
+        fold = lp.SCANS[s.fold]
         text = f"tl.{s.fold}({value}, {axis})"
+        if s.fold not in _OWN_SCANS:
+            text = f"tl.associative_scan({value}, {axis}, {_COMBINE[fold]})"
         if carry:
-            text = _UPDATE[lp.SCANS[s.fold]].format(a=carry, v=text)
+            text = _update(fold, carry, text)
         name = f"scan{self.numbers[s.buffer]}"
         scope.emit(f"{name} = {text}")
         scope.known[lp.reduced(s.buffer, self.loop.results[s.buffer])] = name

@@ -104,6 +104,21 @@ def smallest(a, b):
 
 
 @triton.jit
+def log_of_sum(a, b):
+    """log(exp(a) + exp(b)): the larger one and log(1 + e), which is 2 artanh(e / (2 + e)), for an e
+    in [0, 1]. So many terms of its series are as good as the type."""
+    high = tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+    low = tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+    e = tl.exp(low - high)
+    s = e / (2.0 + e)
+    terms: tl.constexpr = 17 if a.dtype == tl.float64 else 8
+    series = s * 0.0
+    for k in tl.static_range(terms):
+        series = series * (s * s) + 1.0 / (2 * (terms - k) - 1)
+    return tl.where(tl.abs(high) < float("inf"), high + 2.0 * s * series, high)
+
+
+@triton.jit
 def first_largest(a, i, b, j):
     """Of two values and their places the larger value, of equals the first; NaN is the largest."""
     both = (a == b) | ((a != a) & (b != b))

@@ -4,7 +4,7 @@ The nest runs over ``axes``; ``folded`` are the ones that reductions run over. S
 stages: stage k may use the results of reductions of stages below k. An *inner* statement happens at
 every point of the nest, an outer one at every point of the kept axes.
 
-A *scan* is an inner statement whose fold is a scan (``cumsum``, ``cumprod``). It folds over all
+A *scan* is an inner statement whose fold is a scan (`loop.SCANS`). It folds over all
 folded axes in their order; its result up to and with a point can be used at that point, by inner
 statements of the same stage that come after it, and nowhere else. So one walk over the folded axes
 computes, scans and uses.
@@ -43,9 +43,10 @@ class Statement:
     carried axis is done, at every point of the other axes (both are *inner*); its value loads
     nothing and its index never names the carried axis. No other statement uses these results.
 
-    ``scatter``: store or add; the place is one known at run time: ``indirect`` binds the symbols of
-    ``index`` that stand for loaded values (all in range), as in a `Load`. Points in any order, also
-    at once, may name one place: added values must all count, of stored ones any may stay.
+    ``scatter``: store, add, mul, max or min; the place is one known at run time: ``indirect`` binds
+    the symbols of ``index`` that stand for loaded values (all in range), as in a `Load`. Points in
+    any order, also at once, may name one place: folded values must all count, of stored ones any
+    may stay.
     """
 
     buffer: int

@@ -234,14 +234,14 @@ def reduced(buffer: int, dtype: str) -> Scalar:
     return _interned.add(key, node)
 
 
-SCATTERS: Final = {"scatter_store": "store", "scatter_add": "add"}
-"""What a scatter does with the value at a place: replace it, or add to it."""
+SCATTERS: Final = {f"scatter_{mode}": mode for mode in ("store", "add", "mul", "max", "min")}
+"""What a scatter does with the value at a place: replace it, or fold another into it."""
 
 
 def scatter(mode: str, place: Scalar, value: Scalar) -> Scalar:
     """The value of a scatter: ``value`` put at the place of a load, whose buffer is the base of the
-    scatter's output. Two points may name one place: added values all count, of stored ones any
-    stays. ``mode``: store or add."""
+    scatter's output. Two points may name one place: folded values all count, of stored ones any
+    stays. ``mode``: one of `SCATTERS`."""
     return op(f"scatter_{mode}", place.dtype, place, value)
 
 
@@ -387,14 +387,20 @@ class BufferView:
     offset: Expr
 
 
-SCANS: Final = {"cumsum": "sum", "cumprod": "prod"}
+SCANS: Final = {
+    "cumsum": "sum",
+    "cumprod": "prod",
+    "cummax": "max",
+    "cummin": "min",
+    "logcumsumexp": "logaddexp",
+}
 """What a scan folds with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """``op``: sum, prod, min, max, or, and, argmax, argmin; or a scan: cumsum, cumprod. ``axes``
-    are folded, in order; ``order`` is all axes, kept and folded, as they lie in the tensor that is
+    """``op``: sum, prod, min, max, or, and, argmax, argmin; or a scan (`SCANS`). ``axes`` are
+    folded, in order; ``order`` is all axes, kept and folded, as they lie in the tensor that is
     reduced. A scan folds one axis, which its output has as well: the result at a point is the fold
     of the values up to and with that point."""
 

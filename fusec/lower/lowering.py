@@ -71,7 +71,7 @@ LIBRARY: Final = frozenset(
         "grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward "
         "im2col col2im reflection_pad1d_backward reflection_pad2d_backward "
         "reflection_pad3d_backward replication_pad2d_backward replication_pad3d_backward "
-        "cummax cummin logcumsumexp histc bincount searchsorted bucketize "
+        "histc bincount searchsorted bucketize "
         "median nanmedian kthvalue mode addmv addbmm addr _cdist_forward _cdist_backward "
         "_pdist_forward _pdist_backward _trilinear _grouped_mm _ctc_loss _ctc_loss_backward "
         "mm addmm bmm baddbmm mv dot linear convolution convolution_backward _int_mm _scaled_mm "

@@ -1,13 +1,16 @@
 """Rules that write at places given by index tensors: scatters, index_put, gradients of embeddings.
 
 On a GPU they are loops with atomic additions, or sums where they would collide
-(`few_places.py`). On a CPU those are loops that add rows, in the order
-of the indices; the others are ATen's. A scatter into an input that is overwritten with its result
-(a cache that grows by a token) changes the input in place, on every device: nothing is copied.
+(`few_places.py`); what has no atomic operation (products, extremes of floats, in which a NaN must
+win) is ATen's. On a CPU they are loops, in the order of the indices, where those are quicker than
+ATen's: for what is folded, rows that are added, single elements of an index_put, and scatters along
+another dimension than the last. A scatter into an input that is overwritten with its result (a
+cache that grows by a token) changes the input in place, on every device: nothing is copied.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
@@ -15,7 +18,7 @@ from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
 from fusec.ir.expr import Expr, Sym
-from fusec.ir.graph import Node, Ref, refs
+from fusec.ir.graph import Node, Ref, TensorType, refs
 from fusec.ir.loop import Buffer, Compute, Scalar
 from fusec.lower.context import Lowering, Value, dense_stride, normalise_dim
 from fusec.lower.few_places import sums_of_few
@@ -31,39 +34,47 @@ _ADDED: Final = frozenset(("f64", "f32", "bf16", "f16", "i64", "i32"))  # that a
 def _put(
     low: Lowering,
     node: Node,
+    t: TensorType,
     base: Value,
     shape: Sequence[Expr],
     place: Callable[[At], Placed],
     value: Callable[[At], Scalar],
     *,
-    add: bool,
+    mode: str,
+    quick: bool = False,
 ) -> Value:
-    """``base`` (a tensor or a number) with ``value`` at the places of all points of ``shape``.
+    """``base`` (a tensor or a number) with ``value`` at the places of all points of ``shape``, as
+    ``mode`` (`lp.SCATTERS`) says; ``quick``: sooner done by loops on a CPU than by ATen. The result
+    has type ``t``, the node's own where ATen may have to do it.
 
     place: the coordinates in the result, which hold the symbols of index elements, and these with
     their own coordinates.
     """
-    t = low.node_type()
     axes = loop_axes(shape)
     at, places = place(axes)
-    roomy = all(ex.as_int(ex.compare(">", p.size, 0)) == 1 for p, _ in places)
-    if not roomy or (add and t.dtype not in _ADDED):
+    if not _roomy([p for p, _ in places]) or not _in_loops(t, mode):
         return low.external(node, "library")
-    dtype = "f32" if add and DTYPES[t.dtype].compute == "f32" else t.dtype
+    dtype = "f32" if mode != "store" and DTYPES[t.dtype].compute == "f32" else t.dtype
     put = lp.cast(value(axes), dtype)
     if dtype in ("bf16", "f16") and low.strict_rounding:
         put = lp.op(f"round_{dtype}", "f32", put)
     indirect = tuple((p.symbol, p.value(where)) for p, where in places)
-    if add and t.device == "cuda" and len(places) == 1:
+    if mode == "add" and t.device == "cuda" and len(places) == 1:
         added = sums_of_few(low, axes, at, places[0][0], indirect[0][1], put)
         if added is not None:
-            return low.node_pointwise(
+            return low.pointwise(
+                t.dtype,
+                t.shape,
                 lambda a: lp.op(
                     "add", put.dtype, to_type(operand(low, base, a), put.dtype), added(a)
-                )
+                ),
+                dense_stride(t),
             )
-    target = _overwritten(low, node, base, (put, *(v for _, v in indirect))) if not add else None
-    if target is None and t.device == "cpu" and not (add and _whole_rows(axes, at, places)):
+    target = None
+    if mode == "store":
+        target = _overwritten(low, node, base, (put, *(v for _, v in indirect)))
+    rows = mode == "add" and _whole_rows(axes, at, places)
+    if target is None and t.device == "cpu" and not (quick or rows):
         return low.external(node, "library")
     if target is None:
         stride = dense_stride(t) if dtype == t.dtype else None
@@ -73,14 +84,28 @@ def _put(
     memory = low.buffers[target]
     alias = low.new_buffer(Buffer(dtype, memory.shape, memory.stride, "alias", target))
     where = lp.load(target, dtype, tuple(at), indirect)
-    scattered = lp.scatter("add" if add else "store", where, put)
+    scattered = lp.scatter(mode, where, put)
     low.steps.append(Compute(alias, axes, scattered, None, (low.position,)))
     for found, _ in places:
         found.check()
     result = whole(alias, dtype, memory.shape)
     if dtype == t.dtype:
         return result
-    return low.node_pointwise(lambda a: lp.cast(low.load(result, a), t.dtype))
+    return low.pointwise(
+        t.dtype, t.shape, lambda a: lp.cast(low.load(result, a), t.dtype), dense_stride(t)
+    )
+
+
+def _roomy(places: Sequence[Place]) -> bool:
+    """Whether the dimensions of all places are known to have points."""
+    return all(ex.as_int(ex.compare(">", p.size, 0)) == 1 for p in places)
+
+
+def _in_loops(t: TensorType, mode: str) -> bool:
+    """Whether loops for a tensor's device can scatter so."""
+    if t.device == "cpu" or mode == "store":
+        return True
+    return mode == "add" and t.dtype in _ADDED
 
 
 def _whole_rows(
@@ -124,7 +149,7 @@ def _lies_in(value: Value, buffer: int) -> bool:
     return isinstance(value, View) and value.buffer == buffer
 
 
-def _scatter(*, add: bool) -> Rule:
+def _scatter(mode: str) -> Rule:
     """scatter and scatter_add: an element of the source for each one of the index tensor."""
 
     def rule(low: Lowering, node: Node) -> Value:
@@ -144,17 +169,93 @@ def _scatter(*, add: bool) -> Rule:
         return _put(
             low,
             node,
+            low.node_type(),
             x,
             index.shape,
             lambda at: ((*at[:dim], place.symbol, *at[dim + 1 :]), [(place, at)]),
             element,
-            add=add,
+            mode=mode,
+            quick=dim < len(x.shape) - 1,
         )
 
     return rule
 
 
-def _along(*, add: bool) -> Rule:
+_MODES: Final = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
+
+
+def _scatter_reduce(low: Lowering, node: Node) -> Value:
+    """Elements of the source folded into the places that the index names, with what is there or,
+    without ``include_self``, beginning from nothing at each place that is named."""
+    x, index, source = (low.view(node.args[i]) for i in (0, 2, 3))
+    reduce, dim, t = node.args[4], node.args[1], low.node_type()
+    include = bool(node.args[5] if len(node.args) > 5 else kwarg(node, "include_self", True))
+    assert isinstance(reduce, str)
+    assert isinstance(dim, int)
+    if not usable(index) or not x.shape or not _in_loops(t, _MODES[reduce]):
+        return low.external(node, "library")
+    dim = normalise_dim(dim, len(x.shape))
+    place = Place(low, index, x.shape[dim], 0, wrap=False)
+    if not _roomy([place]):
+        return low.external(node, "library")
+
+    def fold(t: TensorType, base: Value, element: Callable[[At], Scalar], mode: str) -> View:
+        def where(at: At) -> Placed:
+            return (*at[:dim], place.symbol, *at[dim + 1 :]), [(place, at)]
+
+        found = _put(low, node, t, base, index.shape, where, element, mode=mode, quick=True)
+        assert isinstance(found, View)
+        return found
+
+    def count(at: At) -> Scalar:
+        return low.load(counts, at)
+
+    if reduce == "mean" or not include:
+        counted = TensorType("i64", t.shape, ex.row_major(t.shape), t.device)
+        one = lp.const(1, "i64")
+        counts = fold(counted, int(include), lambda at: one, "add")
+    base = x
+    work = DTYPES[t.dtype].compute
+    if not include:
+        first = lp.const(_neutral(_MODES[reduce], t.dtype), work)
+        base = low.pointwise(
+            t.dtype,
+            t.shape,
+            lambda at: lp.op(
+                "where",
+                work,
+                lp.op("eq", "bool", count(at), lp.const(0, "i64")),
+                low.load(x, at),
+                first,
+            ),
+        )
+    result = fold(t, base, lambda at: low.load(source, at), _MODES[reduce])
+    if reduce != "mean":
+        return result
+    divide = "div" if DTYPES[t.dtype].is_float else "divf"
+    return low.node_pointwise(
+        lambda at: lp.op(
+            divide, work, low.load(result, at), lp.cast(lp.op("max", "i64", count(at), one), work)
+        )
+    )
+
+
+def _neutral(mode: str, dtype: str) -> bool | int | float:
+    """What changes nothing that is folded with it."""
+    if mode in ("add", "mul"):
+        return int(mode == "mul")
+    low = mode == "max"
+    if DTYPES[dtype].is_float:
+        return -math.inf if low else math.inf
+    if dtype == "bool":
+        return not low
+    bits = 8 * DTYPES[dtype].size
+    if DTYPES[dtype].kind == "uint":
+        return 0 if low else (1 << bits) - 1
+    return -(1 << (bits - 1)) if low else (1 << (bits - 1)) - 1
+
+
+def _along(mode: str) -> Rule:
     """index_add and index_copy: slices of the source to places along a dimension."""
 
     def rule(low: Lowering, node: Node) -> Value:
@@ -177,11 +278,12 @@ def _along(*, add: bool) -> Rule:
         return _put(
             low,
             node,
+            low.node_type(),
             x,
             source.shape,
             lambda at: ((*at[:dim], place.symbol, *at[dim + 1 :]), [(place, (at[dim],))]),
             element,
-            add=add,
+            mode=mode,
         )
 
     return rule
@@ -223,11 +325,13 @@ def _index_put(low: Lowering, node: Node) -> Value:
     return _put(
         low,
         node,
+        low.node_type(),
         x,
         shape,
         place,
         lambda at: low.broadcast(values, at),
-        add=add,
+        mode="add" if add else "store",
+        quick=first + rank == len(shape),
     )
 
 
@@ -263,20 +367,22 @@ def _embedding_dense_backward(low: Lowering, node: Node) -> Value:
     return _put(
         low,
         node,
+        t,
         0,
         grad.shape,
         lambda at: ((word.symbol, at[rank]), [(word, at[:rank])]),
         element,
-        add=True,
+        mode="add",
     )
 
 
 SCATTER: Final[dict[str, Rule]] = {
-    "aten.scatter.src": _scatter(add=False),
-    "aten.scatter.value": _scatter(add=False),
-    "aten.scatter_add": _scatter(add=True),
-    "aten.index_add": _along(add=True),
-    "aten.index_copy": _along(add=False),
+    "aten.scatter.src": _scatter("store"),
+    "aten.scatter.value": _scatter("store"),
+    "aten.scatter_add": _scatter("add"),
+    "aten.scatter_reduce.two": _scatter_reduce,
+    "aten.index_add": _along("add"),
+    "aten.index_copy": _along("store"),
     "aten.index_put": _index_put,
     "aten._unsafe_index_put": _index_put,
     "aten.embedding_dense_backward": _embedding_dense_backward,

@@ -24,7 +24,7 @@ _WEIGHT: Final = {
     **dict.fromkeys("div sqrt rsqrt reciprocal".split(), 6.0),
     **dict.fromkeys("exp exp2 log log2 log10 sigmoid".split(), 12.0),
     **dict.fromkeys("expm1 log1p tanh erf sin cos atan sinh cosh".split(), 20.0),
-    **dict.fromkeys("tan asin acos atan2 asinh acosh atanh erfc".split(), 35.0),
+    **dict.fromkeys("tan asin acos atan2 asinh acosh atanh erfc logcumsumexp".split(), 35.0),
     "philox_uniform": 50.0,
     "pow": 60.0,
 }
@@ -181,7 +181,7 @@ def buffer_bytes(buffer: Buffer) -> float:
 
 def step_facts(program: LoopProgram, step: Compute) -> StepFacts:
     """See `StepFacts`."""
-    weight = 1.0 if step.reduction is not None else 0.0
+    weight = 0.0 if step.reduction is None else _WEIGHT.get(step.reduction.op, 1.0)
     operations = 0
     for node in lp.walk((step.value,)):
         if isinstance(node, Op):

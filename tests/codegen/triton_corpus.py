@@ -96,6 +96,22 @@ return
 %6 = call aten.copy_.default(%1, %4): f32[5, 300]
 return
 """,
+    "running_extremes": """\
+%0 = input "x": f32[2, 70]
+%1 = call aten.mul.Tensor(%0, 3.0): f32[2, 70]
+%2 = call aten.round.default(%1): f32[2, 70]
+%3 = call aten.cummax.default(%2, 1): (f32[2, 70], i64[2, 70])
+%4 = call py.getitem(%3, 0): f32[2, 70]
+%5 = call py.getitem(%3, 1): i64[2, 70]
+%6 = call aten.cummin.default(%2, 1): (f32[2, 70], i64[2, 70])
+%7 = call py.getitem(%6, 1): i64[2, 70]
+return %4, %5, %7
+""",
+    "running_logs": """\
+%0 = input "x": f32[2, 70]
+%1 = call aten.logcumsumexp.default(%0, 1): f32[2, 70]
+return %1
+""",
     "scan": """\
 %0 = input "x": f32[5, 300]
 %1 = call aten.cumsum.default(%0, 1): f32[5, 300]

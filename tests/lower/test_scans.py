@@ -1,4 +1,5 @@
-"""Cumulative sums and products: every axis, layout and dtype, fused with what is around them."""
+"""Cumulative sums, products, extremes and logarithms: every axis, layout and dtype, fused with what
+is around them."""
 
 from __future__ import annotations
 
@@ -28,6 +29,10 @@ _CASES: dict[str, Callable[..., Any]] = {
     "then_folded": lambda x: (x.cumsum(2).sum(2), x.cumsum(2).amax(2), x.cumsum(1).sum(0)),
     "types": lambda x: (x.cumsum(1, dtype=torch.float64), x.cumsum(0, dtype=torch.int32)),
     "mask": lambda x: (x > 0).cumsum(1) * (x > 0),
+    "extremes": lambda x: [found for d in range(3) for found in (*x.cummax(d), *x.cummin(d))],
+    "extremes_fused": lambda x: ((x * 2).cummax(2).values - x, x.flip(1).cummin(1).indices.flip(1)),
+    "logs": lambda x: [x.logcumsumexp(d) for d in range(3)],
+    "logs_fused": lambda x: (x * 30).logcumsumexp(1) - x,
     "reshaped": lambda x: x.reshape(-1, 19).cumsum(1).view(x.shape) + x,
 }
 
@@ -50,9 +55,16 @@ def test_nothing_is_left_to_aten_and_softmax_fuses_with_its_scan() -> None:
     )
 
 
+def test_values_and_places_of_extremes_come_of_one_kernel() -> None:
+    compiled = compile_and_compare(lambda x: x.cummax(-1), torch.randn(30, 133))
+    assert compiled.calls == []
+    assert compiled.recorder.counters["kernels"] == 1
+
+
 def test_sizes_known_at_the_call_and_gradients() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
-        return (x.cumsum(0).tanh() + x.cumprod(1)).cumsum(1)
+        logs = x.logcumsumexp(0) + x.cummax(1).values * x.cummin(0).indices
+        return (x.cumsum(0).tanh() + x.cumprod(1) + logs).cumsum(1)
 
     compiled = Compiled(fn, dynamic=True)
     for shape in ((6, 9), (1, 9), (300, 3), (4, 700)):
@@ -67,7 +79,18 @@ def test_sizes_known_at_the_call_and_gradients() -> None:
 def test_nan_and_infinity_stay_where_they_begin() -> None:
     x = torch.ones(3, 40)
     x[0, 7], x[1, 9], x[1, 30], x[2, 0] = torch.nan, torch.inf, -torch.inf, -torch.inf
-    assert check_batch([("sum", lambda x: x.cumsum(1)), ("prod", lambda x: x.cumprod(1))], x) == {}
+    found = check_batch(
+        [
+            ("sum", lambda x: x.cumsum(1)),
+            ("prod", lambda x: x.cumprod(1)),
+            ("max", lambda x: x.cummax(1)),
+            ("min", lambda x: (x.cummin(1), x.t().contiguous().cummin(0))),
+            ("log", lambda x: (x.logcumsumexp(1), x.t().contiguous().logcumsumexp(0))),
+            ("nothing", lambda x: (x - torch.inf).nan_to_num(neginf=-torch.inf).logcumsumexp(1)),
+        ],
+        x,
+    )
+    assert found == {}
     assert check_batch([("empty", lambda x: (x[:0].cumsum(0), x[:, :0].cumsum(0)))], x) == {}
 
 

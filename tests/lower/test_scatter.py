@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from fusec.errors import VerifyError
 from fusec.ir import loop as lp
 from fusec.ir.verify_loop import verify_program
-from tests.lower.harness import Compiled, compare_with_eager, values_differ
+from tests.lower.harness import Compiled, check_batch, compare_with_eager, values_differ
 from tests.lower.on_cpu import OnCpu, captured, cuda_graph
 from tests.lower.samples import values
 from tests.schedule.programs import dissolved
@@ -33,7 +33,17 @@ _CASES: dict[str, Callable[..., Any]] = {
     ),
     "computed_index": lambda x, u, i, j, p: x.index_add(0, (i[0] + 1) % 7, u[:4, :4].abs() * 2),
     "histogram": lambda x, u, i, j, p: u.new_zeros(9).index_add(0, i[0], x[0] + 1),
+    "reduce_sum": lambda x, u, i, j, p: x.scatter_reduce(1, j, u, "sum", include_self=False),
+    "reduce_mean": lambda x, u, i, j, p: x.scatter_reduce(0, i, u, "mean"),
 }  # fmt: skip
+_FOLDED: dict[str, Callable[..., Any]] = {
+    f"{how}_{dim}_{own}": lambda x, u, i, j, p, how=how, dim=dim, own=own: x.scatter_reduce(
+        dim, (i, j)[dim], u, how, include_self=own
+    )
+    for how in ("sum", "mean", "prod", "amax", "amin")
+    for dim in (0, 1)
+    for own in (True, False)
+}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
@@ -56,6 +66,43 @@ def test_every_scatter_of_a_gpu_graph(dtype: torch.dtype, fusion: bool) -> None:
         _CASES, run(x, u, i, j, p), fn(x, u, i, j, p), wide, strict=True
     ):
         assert values_differ(got, want, exact) is None, name
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool]
+)
+def test_single_elements_by_loops_on_a_cpu(dtype: torch.dtype) -> None:
+    """Places along an axis of their own are shared by threads: here in blocks of it, too."""
+    g = torch.Generator().manual_seed(0)
+    x, u = values((70, 300), dtype), values((300, 301), dtype, 1)
+    i, j = torch.randint(0, 70, (90, 300), generator=g), torch.randint(0, 4, (70, 60), generator=g)
+    p = torch.tensor([2, 0])
+    cases: dict[str, Callable[..., Any]] = {
+        "add": lambda x, u, i, j, p: x.scatter_add(1, j, u[:70]),
+        "add_columns": lambda x, u, i, j, p: x.scatter_add(0, i[:, ::2], u[:90]) + 1,
+        "add_single": lambda x, u, i, j, p: x.index_put((i[0] % 3, j[0, 0]), u[0, :300], True),
+        "middle": lambda x, u, i, j, p: x[..., None].scatter_add(1, j[..., None], u[:70, :, None]),
+        "batch": lambda x, u, i, j, p: x.view(7, 10, 300).index_add(
+            1, p, u[:14, :300].view(7, 2, 300)
+        ),
+        **_FOLDED,
+        **_CASES,
+    }
+    assert check_batch(list(cases.items()), x, u, i, j, p, size=60) == {}
+    compiled = Compiled(lambda *inputs: [f(*inputs) for name, f in _FOLDED.items() if "1_" in name])
+    if dtype is not torch.bool:
+        compiled(x, u, i, j, p)
+        assert {target for target, _ in compiled.calls} == {"aten._assert_async.msg"}
+
+
+def test_a_nan_wins_where_extremes_are_scattered() -> None:
+    x = torch.tensor([0.0, torch.nan, -torch.inf, 3.0])
+    u = torch.tensor([torch.nan, 1.0, torch.inf, torch.nan, 2.0])
+    i = torch.tensor([0, 1, 2, 3, 3])
+    cases = {
+        name: lambda x, u, i, f=f: f(x, u, i, i, i) for name, f in _FOLDED.items() if "_0_" in name
+    }
+    assert check_batch(list(cases.items()), x, u, i) == {}
 
 
 def test_the_gradient_of_an_embedding() -> None:
