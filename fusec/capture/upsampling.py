@@ -66,7 +66,7 @@ def whole(x: object, given: Mapping[str, Any]) -> tuple[list[int], bool, list[fl
         return None
     rank = x.dim() - 2
     wanted = size if scale is None else scale
-    each = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted] * rank
+    each: list[Any] = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted] * rank
     if len(each) != rank or not all(type(n) in (int, float) for n in each):
         return None
     align = bool(given.get("align_corners"))
