@@ -344,13 +344,6 @@ def aot_module(
     return compiled
 
 
-def below_autograd() -> AbstractContextManager[Any]:
-    """Operators called in it are dispatched as if autograd's own kernels had been passed, those of
-    Python among them, which break down what is to stay whole."""
-    context: AbstractContextManager[Any] = torch._C._AutoDispatchBelowAutograd()
-    return context
-
-
 def without_output_check() -> AbstractContextManager[Any]:
     """Leaves the mode in which AOTAutograd watches custom operators during a graph's first call.
 

@@ -1,4 +1,4 @@
-"""Every touch of torch's private API around joint graphs of training steps: cutting them in two.
+"""Every touch of torch's private API around joint graphs: tracing them, cutting them in two.
 
 The other half of `fusec.capture.seams`, under the same rules.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import torch
@@ -125,3 +126,10 @@ _TYPICAL_SIZE: Final = 256
 @functools.lru_cache(maxsize=4096)
 def _typical(expression: Any) -> int:
     return max(1, int(expression.xreplace(dict.fromkeys(expression.free_symbols, _TYPICAL_SIZE))))
+
+
+def below_autograd() -> AbstractContextManager[Any]:
+    """Operators called in it are dispatched as if autograd's own kernels had been passed, those of
+    Python among them, which break down what is to stay whole."""
+    context: AbstractContextManager[Any] = torch._C._AutoDispatchBelowAutograd()
+    return context

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from fusec.capture import seams
+from fusec.capture import seams_joint
 
 _aten = torch.ops.aten
 # Dimensions of the input -> mode, forward, backward.
@@ -32,13 +32,13 @@ class _Upsample(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.shape, ctx.rest = x.shape, (align, *scales)
         ctx.sizes = sizes
-        with seams.below_autograd():
+        with seams_joint.below_autograd():
             made: torch.Tensor = _KINDS[x.dim()][1].default(x, sizes, align, *scales)
         return made
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        with seams.below_autograd():
+        with seams_joint.below_autograd():
             back = _KINDS[len(ctx.shape)][2].default
             return back(grads[0], ctx.sizes, ctx.shape, *ctx.rest), None, None, None
 

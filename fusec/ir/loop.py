@@ -3,9 +3,8 @@
 A `Compute` fills one buffer: for every point of its axes it evaluates a `Scalar`, a tree of loads,
 constants and operations, and stores it, or folds it over its reduction axes first. A *scan* keeps
 every intermediate result of a fold: the axis that it folds is an axis of its output too. A
-*scatter* changes memory at places that are loaded (`scatter`). Everything that has no loop form is
-an `External` call to ATen. Scalars are interned, so equal subtrees are one
-object and common subexpressions cost nothing to find.
+*scatter* changes memory at places that are loaded (`scatter`). What has no loop form is a call to
+ATen (`External`). Equal scalars are one object: common subexpressions cost nothing to find.
 
 Values have *compute* types (see `fusec.ir.dtypes`): a load of bf16 yields f32. What a half
 precision buffer holds is rounded when it is stored; an explicit cast rounds too (`round_bf16`).
@@ -239,9 +238,8 @@ SCATTERS: Final = {f"scatter_{mode}": mode for mode in ("store", "add", "mul", "
 
 
 def scatter(mode: str, place: Scalar, value: Scalar) -> Scalar:
-    """The value of a scatter: ``value`` put at the place of a load, whose buffer is the base of the
-    scatter's output. Two points may name one place: folded values all count, of stored ones any
-    stays. ``mode``: one of `SCATTERS`."""
+    """``value`` put at the place of a load, whose buffer is the base of the scatter's output, by a
+    ``mode`` of `SCATTERS`. At one place folded values all count, and any stored one stays."""
     return op(f"scatter_{mode}", place.dtype, place, value)
 
 
@@ -388,12 +386,9 @@ class BufferView:
 
 
 SCANS: Final = {
-    "cumsum": "sum",
-    "cumprod": "prod",
-    "cummax": "max",
-    "cummin": "min",
+    "cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min",
     "logcumsumexp": "logaddexp",
-}
+}  # fmt: skip
 """What a scan folds with."""
 
 
