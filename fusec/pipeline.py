@@ -37,6 +37,7 @@ from fusec.ir.program_wire import program_from_bytes, program_to_bytes
 from fusec.ir.wire import graph_to_bytes
 from fusec.lower.lowering import lower
 from fusec.options import Options, Target
+from fusec.parts import Parts, finish
 from fusec.runtime.format import ARTIFACT_FORMAT, PROGRAM_BLOB, RUNNER_BLOB
 from fusec.schedule.dissolve import dissolve
 from fusec.schedule.groups import Schedule
@@ -61,6 +62,7 @@ __all__ = [
     "compile_local",
     "kernel_store_key",
     "plan",
+    "plan_in_parts",
     "source_from_bytes",
     "source_to_bytes",
     "stages",
@@ -131,18 +133,25 @@ def plan(
     the cheapest by the cost model where it is not said.
     Raises CompilerError for a graph or a target that cannot be compiled.
     """
+    return finish(plan_in_parts(graph, target, options, recorder=recorder, picks=picks))
+
+
+def plan_in_parts(
+    graph: Graph,
+    target: Target,
+    options: Options,
+    *,
+    recorder: Recorder,
+    picks: tuple[int, ...] = (),
+) -> Parts[Source, Plan]:
+    """As `plan`; its parts are the kernels, each once and as soon as there is code for it."""
     with _collector_paused():
-        return _plan(graph, target, options, recorder, picks)
-
-
-def _plan(
-    graph: Graph, target: Target, options: Options, recorder: Recorder, picks: tuple[int, ...]
-) -> Plan:
-    grouped, host = stages(graph, target, options, recorder=recorder, picks=picks)
-    with recorder.span("codegen"):
-        encoded = program_to_bytes(host.program)
-    kernels = (*host.kernels, code_generator(target).runner)
-    return Plan(encoded, kernels, report(grouped, host), grouped.near)
+        runner = code_generator(target).runner
+        yield runner
+        grouped, host = yield from _stages(graph, target, options, recorder, picks)
+        with recorder.span("codegen"):
+            encoded = program_to_bytes(host.program)
+        return Plan(encoded, (*host.kernels, runner), report(grouped, host), grouped.near)
 
 
 def stages(
@@ -155,14 +164,8 @@ def stages(
 ) -> tuple[Schedule, HostPlan]:
     """What a plan is made of: the groups, and their kernels and program. Arguments and faults as of
     `plan`."""
-    try:
-        with _collector_paused():
-            return _stages(graph, target, options, recorder, picks)
-    except _FAULTS as error:
-        raise CompilerError(
-            f"the compiler failed: {type(error).__name__}: {error}",
-            hint="this is a fault of fusec, please report the graph; it runs eager",
-        ) from error
+    with _collector_paused():
+        return finish(_stages(graph, target, options, recorder, picks))
 
 
 @contextmanager
@@ -181,7 +184,19 @@ def _collector_paused() -> Iterator[None]:
 
 def _stages(
     graph: Graph, target: Target, options: Options, recorder: Recorder, picks: tuple[int, ...]
-) -> tuple[Schedule, HostPlan]:
+) -> Parts[Source, tuple[Schedule, HostPlan]]:
+    try:
+        return (yield from _passes(graph, target, options, recorder, picks))
+    except _FAULTS as error:
+        raise CompilerError(
+            f"the compiler failed: {type(error).__name__}: {error}",
+            hint="this is a fault of fusec, please report the graph; it runs eager",
+        ) from error
+
+
+def _passes(
+    graph: Graph, target: Target, options: Options, recorder: Recorder, picks: tuple[int, ...]
+) -> Parts[Source, tuple[Schedule, HostPlan]]:
     generator = code_generator(target)
     with recorder.span("lower"):
         program = lower(graph, strict_rounding=options.strict_rounding)
@@ -192,7 +207,7 @@ def _stages(
         grouped = schedule(loops, fusion=options.fusion, machine=machine, picks=picks)
         verify_schedule(grouped)
     with recorder.span("codegen"):
-        host = build_host_plan(
+        host = yield from build_host_plan(
             grouped,
             generator.emit,
             target.device,

@@ -9,7 +9,7 @@ from fusec.codegen.gpu_source import GpuSource, Variant
 from fusec.codegen.host import Emitted
 from fusec.codegen.triton_expr import INT32
 from fusec.codegen.triton_frame import shared_pointers
-from fusec.codegen.triton_kernel import Text, emit_text
+from fusec.codegen.triton_kernel import Text, emit_text, text_key
 from fusec.codegen.triton_names import kernel_name
 from fusec.codegen.triton_ops import POINTERS
 from fusec.codegen.triton_order import order_axes
@@ -55,8 +55,13 @@ def gpu_emitter(
             signature = (*pointers, *(size for _ in sizes))
             return GpuSource(name, isa, signature, variants, tuple(below.values()))
 
-        made = [(t, emit_text(ordered, t, isa, name, sizes, narrow=bool(sizes))) for t in found]
-        reached = _largest({*sizes, *(e for _, text in made for e in text.reached)})
+        texts: dict[tuple[object, ...], Text] = {}
+        for tile in found:
+            key = text_key(tile)
+            if key not in texts:
+                texts[key] = emit_text(ordered, tile, isa, name, sizes, narrow=bool(sizes))
+        made = [(tile, texts[text_key(tile)]) for tile in found]
+        reached = _largest({*sizes, *(e for text in texts.values() for e in text.reached)})
         kernel = source(name, made, "i32", ex.compare("<=", reached, narrow))
         beyond = ex.compare("<", narrow, reached)
         if beyond is ex.ZERO:

@@ -18,8 +18,9 @@ from fusec.ir.loop import BufferView, Compute, External, ExternArg, LoopProgram
 from fusec.ir.program import Call, Constant, Launch, Program, ProgramStep
 from fusec.ir.verify_kernel import verify_kernel
 from fusec.ir.verify_program import verify_host_program
+from fusec.parts import Parts
 from fusec.schedule.axes import simplify_axes
-from fusec.schedule.group_key import group_key
+from fusec.schedule.group_key import GroupKey, group_key
 from fusec.schedule.groups import Group, Schedule
 from fusec.schedule.in_place import in_place_pairs
 from fusec.schedule.kernel_loop import build_kernel_loop, read_outside
@@ -77,13 +78,15 @@ def build_host_plan(
     alignment: int = 64,
     batching: Batching | None = None,
     own_bytes: int | None = None,
-) -> HostPlan:
-    """device: where the program runs; alignment: bytes, of planned memory; batching: None where the
+) -> Parts[KernelSource | GpuSource, HostPlan]:
+    """Its parts are the kernels, each once and as soon as there is code for it.
+
+    device: where the program runs; alignment: bytes, of planned memory; batching: None where the
     target has none; own_bytes: of buffers that have memory of their own. Raises CodegenError where
     the target has no code for a group."""
     program = schedule.program
     needed = read_outside(schedule)
-    starts = _starts(schedule, needed, emit, batching)
+    starts = yield from _starts(schedule, needed, emit, batching)
     uses = [_use(program, start) for start in starts]
     memory = plan_memory(program, uses, alignment, own_bytes)
     numbering = {buffer: number for number, buffer in enumerate(memory.slots)}
@@ -170,32 +173,51 @@ def _starts(
     needed: Mapping[int, frozenset[int]],
     emit: Emit,
     batching: Batching | None,
-) -> list[External | _Together]:
-    """What the host starts, in order."""
-    program = schedule.program
-    once = _EmitOnce(program, emit)
+) -> Parts[KernelSource | GpuSource, list[External | _Together]]:
+    """What the host starts, in order. Code is made for the largest groups first: theirs are the
+    kernels that take longest to build, and so should be begun first."""
+    program, groups = schedule.program, schedule.groups
     ends = dict(schedule.batches)
-    starts: list[External | _Together] = []
-    position = 0
-    while position < len(schedule.groups):
-        step = program.steps[schedule.groups[position].members[0]]
+    units: list[range] = []  # of groups that start together, by position
+    while (first := units[-1].stop if units else 0) < len(groups):
+        units.append(range(first, ends.get(first, first + 1)))
+    starts: dict[range, Sequence[External | _Together]] = {}
+    keys: dict[range, list[GroupKey]] = {}
+    for unit in units:
+        step = program.steps[groups[unit.start].members[0]]
         if isinstance(step, External):
-            starts.append(step)
-            position += 1
-            continue
-        end = ends.get(position, position + 1)
-        groups = schedule.groups[position:end]
-        made = [once.emit(g, needed[position + i]) for i, g in enumerate(groups)]
-        makes = [_makes(program, g, needed[position + i]) for i, g in enumerate(groups)]
-        most = 1 if batching is None else batching.most(made[0].kernel)
-        count = -(-len(made) // most)
-        for i in range(count):  # of equal length, so that most are of one kernel
-            first, last = (len(made) * n // count for n in (i, i + 1))
-            apart = tuple(made[first:last])
-            launch = apart[0] if batching is None or len(apart) == 1 else batching.batch(apart)
-            starts.append(_Together(launch, apart, tuple(makes[first:last])))
-        position = end
-    return starts
+            starts[unit] = [step]
+        else:
+            keys[unit] = [group_key(program, groups[at], needed[at]) for at in unit]
+    once = _EmitOnce(program, emit)
+    known: set[str] = set()
+    for unit in sorted(keys, key=lambda unit: -len(keys[unit][0].shape)):
+        made = [
+            once.emit(groups[at], needed[at], key) for at, key in zip(unit, keys[unit], strict=True)
+        ]
+        makes = [_makes(program, groups[at], needed[at]) for at in unit]
+        together = _together(made, makes, batching)
+        for kernel in (k for s in together for k in _kernels(s.launch, program.symbols)):
+            if kernel.digest not in known:
+                known.add(kernel.digest)
+                yield kernel
+        starts[unit] = together
+    return [start for unit in units for start in starts[unit]]
+
+
+def _together(
+    made: Sequence[Emitted], makes: Sequence[tuple[int, ...]], batching: Batching | None
+) -> list[_Together]:
+    """Launches of one kernel as few, of equal length, so that most are of one kernel."""
+    most = 1 if batching is None else batching.most(made[0].kernel)
+    count = -(-len(made) // most)
+    found: list[_Together] = []
+    for i in range(count):
+        first, last = (len(made) * n // count for n in (i, i + 1))
+        apart = tuple(made[first:last])
+        launch = apart[0] if batching is None or len(apart) == 1 else batching.batch(apart)
+        found.append(_Together(launch, apart, tuple(makes[first:last])))
+    return found
 
 
 def _makes(program: LoopProgram, group: Group, needed: frozenset[int]) -> tuple[int, ...]:
@@ -211,8 +233,8 @@ class _EmitOnce:
         self.make = emit
         self.made: dict[tuple[object, ...], tuple[Emitted, tuple[int, ...]]] = {}
 
-    def emit(self, group: Group, needed: frozenset[int]) -> Emitted:
-        key = group_key(self.program, group, needed)
+    def emit(self, group: Group, needed: frozenset[int], key: GroupKey) -> Emitted:
+        """key: that of the group."""
         found = self.made.get(key.shape)
         if found is None:
             loop = simplify_axes(build_kernel_loop(self.program, group, needed))

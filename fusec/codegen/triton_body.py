@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from fusec.codegen import triton_random
 from fusec.codegen.scope import holder, home, own_symbols
@@ -32,7 +33,7 @@ from fusec.ir.expr import Expr, Sym
 from fusec.ir.kernel import Statement, linear
 from fusec.ir.loop import Const, Index, Load, Op, Reduced, Scalar
 
-_MANY = 8  # points that share a divisor, so that its reciprocal is worth computing
+MANY: Final = 8  # points that share a divisor, so that its reciprocal is worth computing
 
 
 @dataclass(slots=True)
@@ -131,7 +132,7 @@ class Scope:
         divisor = node.args[1]
         own = self.frame.shape(divisor)
         shared = math.prod(d.block for d in self.frame.tile.dims if d.name in shape - own)
-        if node.dtype != "f32" or node not in self.frame.precise or shared < _MANY:
+        if node.dtype != "f32" or node not in self.frame.precise or shared < MANY:
             return None
         return f"divide_by({self.whole(node.args[0], shape)}, {self.value(divisor)})"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from fusec.codegen.triton_body import Scope
+from fusec.codegen.triton_body import MANY, Scope
+from fusec.codegen.triton_expr import is_wide
 from fusec.codegen.triton_folds import Folds
 from fusec.codegen.triton_frame import Frame, dim_lines, shared_pointers
 from fusec.codegen.triton_online import Merged, Online, merged
@@ -36,6 +37,29 @@ def emit_text(
     """
     kernel = _Kernel(loop, tile, isa, sizes, narrow)
     return Text(kernel.emit(name), frozenset(kernel.frame.reached))
+
+
+def text_key(tile: Tile) -> tuple[object, ...]:
+    """What `emit_text` goes by in a tile. Blocks, stages and warps are numbers that Triton is given
+    beside the text, so that most variants of a kernel have one."""
+    return (
+        tuple(_dim_key(d) for d in tile.dims),
+        _if_wide(tile.programs),
+        tile.single,
+        tile.row,
+        tile.early,
+        tile.walkers > 0,
+    )
+
+
+def _dim_key(d: Dim) -> tuple[object, ...]:
+    few = min(d.block, MANY)  # few points are divided, and draw random numbers, one by one
+    uniform = tuple(d.uniform(axis) for axis in d.axes)
+    return d.name, d.axes, d.looped, few, d.masked, uniform, _if_wide(d.count + d.range[1])
+
+
+def _if_wide(e: Expr) -> Expr | None:
+    return e if is_wide(e) else None
 
 
 class _Kernel:

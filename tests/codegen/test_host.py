@@ -20,6 +20,7 @@ from fusec.ir.program import Launch
 from fusec.ir.text import parse_graph
 from fusec.lower.lowering import lower
 from fusec.options import Options, Target
+from fusec.parts import finish
 from fusec.pipeline import plan
 from fusec.schedule.cost import GPU
 from fusec.schedule.search import schedule
@@ -86,7 +87,7 @@ def test_a_batch_loads_and_stores_16_bytes_a_thread_and_spills_nothing(tmp_path:
 
 
 def test_a_processor_without_batches_starts_each_alone() -> None:
-    found = build_host_plan(grouped(adamw(["64, 64"] * 5)), cpu_emitter("x86-64-v3"))
+    found = finish(build_host_plan(grouped(adamw(["64, 64"] * 5)), cpu_emitter("x86-64-v3")))
     assert len(launches(found)) == len(found.launches) == 5
 
 

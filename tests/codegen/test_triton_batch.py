@@ -13,6 +13,7 @@ from fusec.codegen.host import Emitted, build_host_plan
 from fusec.codegen.triton_batch import MOST_LAUNCHES, batch, most_launches
 from fusec.codegen.triton_toolchain import compile_variant
 from fusec.errors import CodegenError
+from fusec.parts import finish
 from tests.codegen.kernels import KERNELS
 from tests.codegen.optimizers import adamw
 from tests.codegen.triton_cases import Case, grouped, run_cases
@@ -20,7 +21,7 @@ from tests.codegen.triton_host import host_plan
 
 
 def launch(name: str) -> Emitted:
-    return build_host_plan(grouped(KERNELS[name]), gpu_emitter("sm_90")).launches[0]
+    return finish(build_host_plan(grouped(KERNELS[name]), gpu_emitter("sm_90"))).launches[0]
 
 
 def source(made: Emitted) -> GpuSource:

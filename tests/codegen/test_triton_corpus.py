@@ -13,6 +13,7 @@ from fusec.codegen.host import build_host_plan
 from fusec.codegen.triton_toolchain import ISAS, compile_variants
 from fusec.ir.text import parse_graph
 from fusec.lower.lowering import lower
+from fusec.parts import finish
 from fusec.schedule.cost import GPU
 from fusec.schedule.dissolve import dissolve
 from fusec.schedule.search import schedule
@@ -28,7 +29,7 @@ def sources(names: Sequence[str], isa: str) -> Iterator[GpuSource]:
     for name in names:
         loops = dissolve(drop_single_folds(lower(parse_graph(KERNELS[name]))))
         grouped = schedule(split_folds(loops, GPU), machine=GPU)
-        for kernel in build_host_plan(grouped, gpu_emitter(isa), "cuda").kernels:
+        for kernel in finish(build_host_plan(grouped, gpu_emitter(isa), "cuda")).kernels:
             assert isinstance(kernel, GpuSource)
             yield kernel
 

@@ -12,7 +12,11 @@ import pytest
 
 from fusec.codegen.gpu import gpu_emitter
 from fusec.codegen.gpu_source import MAX_VARIANTS, GpuSource
-from fusec.codegen.host import Emit, build_host_plan
+from fusec.codegen.host import Emit, Emitted, build_host_plan
+from fusec.codegen.triton_tile import Tile
+from fusec.codegen.triton_variants import tiles
+from fusec.ir.kernel import KernelLoop
+from fusec.parts import finish
 from tests.codegen.kernels import KERNELS
 from tests.codegen.triton_cases import grouped, walked
 from tests.codegen.triton_corpus import LOOPED
@@ -26,7 +30,9 @@ _SHOWN = (
 
 
 def sources(text: str, emit: Emit = _EMIT) -> list[GpuSource]:
-    found = [k for k in build_host_plan(grouped(text), emit).kernels if isinstance(k, GpuSource)]
+    found = [
+        k for k in finish(build_host_plan(grouped(text), emit)).kernels if isinstance(k, GpuSource)
+    ]
     assert found
     return found
 
@@ -48,6 +54,21 @@ def test_variants_are_few_and_differ(name: str) -> None:
         assert 1 <= len(source.variants) <= min(MAX_VARIANTS, 10)
         assert len(set(source.variants)) == len(source.variants)
         assert GpuSource.from_bytes(source.to_bytes()) == source
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_variants_that_share_a_text_have_the_one_that_each_would_have_alone(name: str) -> None:
+    def only(number: int, loop: KernelLoop) -> list[Tile]:
+        return tiles(loop)[number : number + 1]
+
+    def emit(loop: KernelLoop) -> Emitted:
+        made = _EMIT(loop)
+        for number, variant in enumerate(made.kernel.variants):
+            kernel = gpu_emitter("sm_90", partial(only, number))(loop).kernel
+            assert kernel.source.replace(kernel.name, made.kernel.name) == variant.source
+        return made
+
+    sources(KERNELS[name], emit)
 
 
 def test_text_is_the_same_however_often_it_is_made() -> None:

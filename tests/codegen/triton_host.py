@@ -14,6 +14,7 @@ from fusec.codegen.triton_batch import batch, most_launches
 from fusec.ir import expr as ex
 from fusec.ir.loop import BufferView
 from fusec.ir.program import Launch, Slot
+from fusec.parts import finish
 from fusec.runtime.operators import TORCH_DTYPES
 from fusec.schedule.groups import Schedule
 
@@ -23,7 +24,7 @@ Start = Callable[[GpuSource, Variant, Sequence[torch.Tensor], Sequence[int]], No
 def host_plan(grouped: Schedule) -> HostPlan:
     """The plan for a GPU that batches."""
     batching = Batching(most_launches, batch)
-    return build_host_plan(grouped, gpu_emitter("sm_90"), "cuda", 256, batching)
+    return finish(build_host_plan(grouped, gpu_emitter("sm_90"), "cuda", 256, batching))
 
 
 def run_host(

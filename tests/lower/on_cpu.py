@@ -18,6 +18,7 @@ from fusec.ir.loop import Compute, External, ExternArg, LoopProgram, Op, Scalar,
 from fusec.ir.program_wire import program_from_bytes, program_to_bytes
 from fusec.ir.text import parse_graph
 from fusec.lower.lowering import lower
+from fusec.parts import finish
 from fusec.pipeline import Plan
 from fusec.schedule.dissolve import dissolve
 from fusec.schedule.search import schedule
@@ -38,7 +39,7 @@ class OnCpu:
         verify_schedule(grouped)
         target = host_target()
         generator = code_generator(target)
-        host = build_host_plan(grouped, generator.emit)
+        host = finish(build_host_plan(grouped, generator.emit))
         encoded = program_to_bytes(host.program)
         assert program_to_bytes(program_from_bytes(encoded)) == encoded
         plan = Plan(encoded, (*host.kernels, generator.runner), {})

@@ -9,6 +9,7 @@ from fusec.codegen.gpu_binary import GpuBinary
 from fusec.codegen.gpu_source import GpuSource
 from fusec.codegen.host import HostPlan, build_host_plan
 from fusec.ir.program import Launch
+from fusec.parts import finish
 from fusec.runtime.gpu_launches import GpuCall, LaunchPlan
 from fusec.runtime.sizes import Sizes
 from tests.codegen.kernels import KERNELS
@@ -19,7 +20,7 @@ _LIMIT = 1 << 31
 
 
 def plan_of(text: str) -> HostPlan:
-    return build_host_plan(grouped(text), gpu_emitter("sm_90"), "cuda")
+    return finish(build_host_plan(grouped(text), gpu_emitter("sm_90"), "cuda"))
 
 
 def launch_plan(plan: HostPlan) -> LaunchPlan:

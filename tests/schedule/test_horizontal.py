@@ -15,6 +15,7 @@ from fusec.errors import ScheduleError, VerifyError
 from fusec.ir.program_wire import program_to_bytes
 from fusec.ir.text import parse_graph
 from fusec.ir.verify_kernel import verify_kernel
+from fusec.parts import finish
 from fusec.pipeline import Plan
 from fusec.schedule.cost import CPU, GPU, Machine
 from fusec.schedule.groups import Schedule
@@ -195,7 +196,7 @@ def test_results_in_place(count: int, machine: Machine) -> None:
     text = _momentum(count)
     grouped = schedule(dissolved(text), machine=machine)
     generator = code_generator(host_target())
-    host = build_host_plan(grouped, generator.emit)
+    host = finish(build_host_plan(grouped, generator.emit))
     plan = Plan(program_to_bytes(host.program), (*host.kernels, generator.runner), {})
     KERNELS.add(plan.kernels)
     mine = [torch.randn(50, 30) for _ in range(2 * count)]

@@ -17,6 +17,7 @@ from fusec.ir.graph import TensorType
 from fusec.ir.loop import Compute, LoopProgram
 from fusec.ir.program_wire import program_to_bytes
 from fusec.ir.text import parse_graph
+from fusec.parts import finish
 from fusec.pipeline import Plan
 from fusec.schedule.cost import CPU, GPU, Machine
 from fusec.schedule.search import schedule
@@ -86,7 +87,7 @@ def _run(loops: LoopProgram, machine: Machine, inputs: list[torch.Tensor]) -> li
     grouped = schedule(loops, machine=machine)
     verify_schedule(grouped)
     generator = code_generator(host_target())
-    host = build_host_plan(grouped, generator.emit)
+    host = finish(build_host_plan(grouped, generator.emit))
     plan = Plan(program_to_bytes(host.program), (*host.kernels, generator.runner), {})
     KERNELS.add(plan.kernels)
     return load(plan, host_target())(inputs)

@@ -5,6 +5,7 @@ from fusec.codegen.host import HostPlan, build_host_plan
 from fusec.ir.text import parse_graph
 from fusec.ir.typical import TYPICAL_SIZE
 from fusec.lower.lowering import lower
+from fusec.parts import finish
 from fusec.schedule.dissolve import dissolve
 from fusec.schedule.search import schedule
 from fusec.tune.problem import Buffer, Problem, problems
@@ -12,8 +13,8 @@ from tests.tune.kernels import problem, variant
 
 
 def host_plan(text: str) -> HostPlan:
-    return build_host_plan(
-        schedule(dissolve(lower(parse_graph(text)))), gpu_emitter("sm_90"), "cuda"
+    return finish(
+        build_host_plan(schedule(dissolve(lower(parse_graph(text)))), gpu_emitter("sm_90"), "cuda")
     )
 
 
