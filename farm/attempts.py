@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from farm.metrics import FarmMetrics
-from farm.pool import Pool, Task, TaskFailed
+from farm.pool import Heard, Pool, Task, TaskFailed
 from farm.retry import Again, ErrorKind, decide
 from farm.tracing import FarmTracing
 from farm.urgency import Urgency
@@ -28,17 +30,21 @@ class Attempts:
     spread: Callable[[], float] = random.random
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
-    async def once(self, task: Task, urgency: Urgency | None = None) -> bytes:
+    async def once(
+        self, task: Task, urgency: Urgency | None = None, heard: Heard | None = None
+    ) -> bytes:
         """One try. Raises TaskFailed; when cancelled, the pool forgets the task.
 
         urgency: of the work that the task is a part of, by default the task's own for ever.
+        heard: is told the parts of the result, in this event loop, before the result is there;
+        after a failure maybe some more.
         """
         urgency = urgency or Urgency(task.priority)
         with self.tracing.attempt(task) as followed:
-            return self.tracing.opened(followed, await self._result(followed, urgency))
+            return self.tracing.opened(followed, await self._result(followed, urgency, heard))
 
-    async def _result(self, task: Task, urgency: Urgency) -> bytes:
-        future = urgency.submit(self.pool, task)
+    async def _result(self, task: Task, urgency: Urgency, heard: Heard | None) -> bytes:
+        future = urgency.submit(self.pool, task, None if heard is None else _here(heard))
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), self.timeout_s)
         except TimeoutError:
@@ -50,15 +56,18 @@ class Attempts:
             if not future.done() or future.cancelled():
                 self.pool.cancel(future)
 
-    async def run(self, task: Task, urgency: Urgency | None = None) -> bytes:
-        """Try as often as the kind of failure allows. Raises the last TaskFailed.
+    async def run(
+        self, task: Task, urgency: Urgency | None = None, heard: Heard | None = None
+    ) -> bytes:
+        """Try as often as the kind of failure allows; each try tells its parts. Raises the last
+        TaskFailed.
 
-        urgency: as of `once`.
+        urgency, heard: as of `once`.
         """
         attempt = 1
         while True:
             try:
-                return await self.once(task, urgency)
+                return await self.once(task, urgency, heard)
             except TaskFailed as error:
                 verdict = await self.after(error, attempt)
                 if verdict is None:
@@ -75,6 +84,12 @@ class Attempts:
         self.metrics.retries.labels(error.kind.value).inc()
         await self.sleep(verdict.delay_s)
         return verdict
+
+
+def _here(heard: Heard) -> Heard:
+    """The same for other threads, as this task of this event loop."""
+    told = asyncio.get_running_loop().call_soon_threadsafe
+    return partial(told, heard, context=contextvars.copy_context())
 
 
 def avoided(avoid: frozenset[str], error: TaskFailed) -> frozenset[str]:

@@ -14,12 +14,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 from cache.artifacts import Found
 from cache.errors import CacheError, Fenced
 from farm.arrivals import Arrivals
 from farm.attempts import Attempts
+from farm.binaries import Binaries
 from farm.book import Admission, JobBook
 from farm.changes import Changes
 from farm.drain import Drain
@@ -43,15 +43,13 @@ from farm.tuning import Tuning
 from farm.untuned import Untuned
 from farm.urgency import Urgency
 from farm.verifier import Verifier
-from farm.workers import Planned, PlannedKernel, Stages, kind_of, plan_task
+from farm.workers import Planned, Stages, kind_of, plan_task
 from fusec.artifact.quality import quality_of
 from fusec.errors import FusecError
 from fusec.options import Target
 from fusec.remote.protocol import FarmJob, JobError, JobState, JobStatus, Priority
 
 log = logging.getLogger("fusec.farm")
-
-PROGRESS_S: Final = 0.1
 
 
 class Coordinator:
@@ -276,18 +274,25 @@ class Coordinator:
     async def _compile(self, job: Job, space: Space, holding: Holding, urgency: Urgency) -> None:
         request = job.request
         self._move(job.id, JobState.LOWERING)
-        async with self._timed("plan", request.target):
-            task = replace(plan_task(request), share=job.share)
-            planned = Planned.decode(await self._attempts.run(task, urgency))
+        timed = partial(self._timed, target=request.target)
+        kernels = Binaries(space, request.target, job.share, urgency, self.metrics, timed)
+        async with kernels:
+            async with timed("plan"):
+                task = replace(plan_task(request), share=job.share)
+                result = await self._attempts.run(task, urgency, kernels.heard)
+                planned = Planned.decode(result)
             self.tracing.laps(planned.laps)
-        for lap in planned.laps:
-            self._observe(lap.stage, request.target, lap.seconds)
-        self._move(job.id, JobState.COMPILING, len(planned.kernels))
-        binaries = await self._binaries(self._current(job.id), space, planned.kernels, urgency)
+            for lap in planned.laps:
+                self._observe(lap.stage, request.target, lap.seconds)
+            self._planned(job.id, len(planned.keys), kernels)
+            async with timed("build"):
+                told = partial(self._progress, job.id, kernels)
+                binaries = await kernels.all(planned.keys, self._clock, told)
+            self._progress(job.id, kernels)
         self._move(job.id, JobState.PUBLISHING)
-        async with self._timed("assemble", request.target):
+        async with timed("assemble"):
             manifest, blobs = await asyncio.to_thread(self.stages.assemble, planned.plan, binaries)
-        async with self._timed("verify", request.target):
+        async with timed("verify"):
             found = await self._verifier.verified(
                 request.graph,
                 request.target,
@@ -295,7 +300,7 @@ class Coordinator:
                 job.share,
                 urgency,
             )
-        async with self._timed("publish", request.target):
+        async with timed("publish"):
             claim = await holding.claim()
             key = f"graph/{job.fingerprint}"
             await space.shelf.publish(key, found.manifest, found.blobs, claim)
@@ -317,50 +322,6 @@ class Coordinator:
         if self._tuning is not None:
             graph = Untuned(request, planned.plan, binaries, space.shelf, job.tenant)
             await self._tuning.offer(graph, found.manifest)
-
-    async def _binaries(
-        self, job: Job, space: Space, kernels: tuple[PlannedKernel, ...], urgency: Urgency
-    ) -> dict[str, bytes]:
-        """All binaries by digest; what no cache has is built, shared with other jobs."""
-        name, target = job.id, job.request.target
-        async with self._timed("lookup", target):
-            stored = await space.shelf.kernels([kernel.key for kernel in kernels])
-        binaries: dict[str, bytes] = {}
-        missing: list[PlannedKernel] = []
-        for kernel in kernels:
-            binary = stored.get(kernel.key) or space.builds.recent(kernel.key)
-            if binary is None:
-                missing.append(kernel)
-            else:
-                binaries[kernel.digest] = binary
-        self.metrics.kernels.labels("stored").inc(len(binaries))
-        self.metrics.seconds_saved.inc(len(binaries) * space.builds.seconds.value)
-        self._progress(name, len(binaries), stored=len(binaries))
-        # No await between the look at `recent` and the start: no build can end unseen.
-        flights = space.builds.start(missing, target, job.share, urgency)
-        try:
-            async with self._timed("build", target):
-                waits = {
-                    asyncio.ensure_future(flight.binary()): kernel
-                    for flight, kernel in zip(flights, missing, strict=True)
-                }
-                try:
-                    told = self._clock()
-                    for wait in asyncio.as_completed(list(waits)):
-                        await wait
-                        if self._clock() - told >= PROGRESS_S:
-                            told = self._clock()
-                            done = sum(1 for future in waits if future.done())
-                            self._progress(name, len(kernels) - len(missing) + done)
-                finally:
-                    for future in waits:
-                        future.cancel()
-                    await asyncio.gather(*waits, return_exceptions=True)
-            self._progress(name, len(kernels))
-            binaries.update({kernel.digest: future.result() for future, kernel in waits.items()})
-        finally:
-            space.builds.leave(flights)
-        return binaries
 
     # -- jobs of other gateways -----------------------------------------------------------------
 
@@ -394,14 +355,20 @@ class Coordinator:
         assert job is not None, "a running job is in the book"
         return job
 
-    def _move(self, name: JobId, state: JobState, total: int | None = None) -> None:
+    def _move(self, name: JobId, state: JobState) -> None:
         job, now = self._current(name), self._clock()
         self._estimates.learn(job, now)
-        self._book.put(job.to(state, now, kernels_total=total))
+        self._book.put(job.to(state, now))
         self.changes.tell(name)
 
-    def _progress(self, name: JobId, done: int, *, stored: int | None = None) -> None:
-        self._book.put(self._current(name).kernels(done, stored=stored))
+    def _planned(self, name: JobId, total: int, kernels: Binaries) -> None:
+        job, now = self._current(name), self._clock()
+        self._estimates.learn(job, now)
+        self._book.put(job.planned(now, total, early=kernels.done))
+        self._progress(name, kernels)
+
+    def _progress(self, name: JobId, kernels: Binaries) -> None:
+        self._book.put(self._current(name).kernels(kernels.done, stored=kernels.stored))
         self.changes.tell(name)
 
     def _done(self, name: JobId) -> None:

@@ -29,8 +29,8 @@ class Estimates:
             return
         device, seconds = job.request.target.device, now - job.since
         self._stages[device, job.state].add(seconds)
-        if job.state is JobState.COMPILING and job.kernels_total > job.kernels_stored:
-            self._kernels[device].add(seconds / (job.kernels_total - job.kernels_stored))
+        if job.state is JobState.COMPILING and job.kernels_total > job.kernels_early:
+            self._kernels[device].add(seconds / (job.kernels_total - job.kernels_early))
         if job.state is JobState.PUBLISHING:
             self._work.add(now - job.started_at)
 
@@ -57,7 +57,7 @@ class Estimates:
             return None if slot is None else slot * (before + 1)
         if job.state is JobState.COMPILING and job.kernels_total:
             missing = job.kernels_total - job.kernels_done
-            built = job.kernels_done - job.kernels_stored
+            built = job.kernels_done - job.kernels_early
             each = (now - job.since) / built if built > 0 else self._kernels[device].value
             return None if each is None else each * missing
         mean = self._stages[device, job.state].value

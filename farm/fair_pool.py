@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Final
 
-from farm.pool import Pool, Task, TaskFailed, as_failure, pool_closed, settle
+from farm.pool import Heard, Pool, Task, TaskFailed, as_failure, pool_closed, settle
 from farm.queue import Backlog, FairQueue
 from farm.retry import ErrorKind
 from fusec.remote.protocol import Priority
@@ -47,10 +47,10 @@ class FairPool:
         self._burst = burst_s / TURN_S
         self._lock = threading.Lock()
         self._queues: dict[str, FairQueue[Future[bytes]]] = {}
-        self._waiting: dict[Future[bytes], Task] = {}
-        self._handed: dict[Future[bytes], _Handed] = {}
+        self._waiting: dict[Future[bytes], _Entry] = {}
+        self._handed: dict[Future[bytes], _Entry] = {}
         self._busy: Counter[str] = Counter()
-        self._spare: defaultdict[str, list[_Handed]] = defaultdict(list)
+        self._spare: defaultdict[str, list[_Entry]] = defaultdict(list)
         self._closed = False
 
     @property
@@ -75,7 +75,7 @@ class FairPool:
         """See `Pool`."""
         self._pool.want(needs, tasks)
 
-    def submit(self, task: Task) -> Future[bytes]:
+    def submit(self, task: Task, heard: Heard | None = None) -> Future[bytes]:
         """See `Pool`. The task waits for its turn by its share and priority."""
         future: Future[bytes] = Future()
         with self._lock:
@@ -87,24 +87,25 @@ class FairPool:
                 queue = FairQueue(weight=self._weight, burst=self._burst)
                 self._queues[task.needs] = queue
             queue.push(future, task.share, task.priority, self._clock())
-            self._waiting[future] = task
+            self._waiting[future] = _Entry(task, heard)
         self._hand_on(task.needs)
         return future
 
     def hurry(self, future: Future[bytes], priority: Priority) -> None:
         """See `Pool`."""
         with self._lock:
-            task = self._waiting.get(future)
-            if task is not None and priority > task.priority:
-                self._waiting[future] = replace(task, priority=priority)
-                self._queues[task.needs].push(future, task.share, priority, self._clock())
+            entry = self._waiting.get(future)
+            if entry is not None and priority > entry.task.priority:
+                entry.task = replace(entry.task, priority=priority)
+                queue = self._queues[entry.task.needs]
+                queue.push(future, entry.task.share, priority, self._clock())
 
     def cancel(self, future: Future[bytes]) -> None:
         """See `Pool`."""
         with self._lock:
-            task = self._waiting.pop(future, None)
-            if task is not None:
-                self._queues[task.needs].remove(future)
+            waits = self._waiting.pop(future, None)
+            if waits is not None:
+                self._queues[waits.task.needs].remove(future)
             handed = self._handed.get(future)
         if handed is not None and handed.work is not None:
             self._pool.cancel(handed.work)
@@ -149,8 +150,7 @@ class FairPool:
                 taken = queue.pop(self._clock())
                 if taken is None:
                     return
-                task = self._waiting.pop(taken.item)
-                handed = self._handed[taken.item] = _Handed(task)
+                handed = self._handed[taken.item] = self._waiting.pop(taken.item)
                 if self._busy[needs] < workers:
                     handed.since = self._clock()
                 else:
@@ -159,8 +159,8 @@ class FairPool:
             # Outside the lock: a task that ends at once calls back from here.
             self._start(taken.item, handed)
 
-    def _start(self, future: Future[bytes], handed: _Handed) -> None:
-        handed.work = self._pool.submit(handed.task)
+    def _start(self, future: Future[bytes], handed: _Entry) -> None:
+        handed.work = self._pool.submit(handed.task, handed.heard)
         handed.work.add_done_callback(lambda ended: self._ended(future, ended))
         if future.done():  # it was cancelled before there was anything to cancel
             self._pool.cancel(handed.work)
@@ -185,11 +185,12 @@ class FairPool:
 
 
 @dataclass(slots=True, eq=False)
-class _Handed:
-    """A task that the other pool has: since when a worker has been free for it, None as long as
-    there was none, and what the pool gave for it."""
+class _Entry:
+    """A task, and who hears of it, for the other pool; once that has it: since when a worker has
+    been free for it, None as long as there was none, and what the pool gave for it."""
 
     task: Task
+    heard: Heard | None
     since: float | None = None
     work: Future[bytes] | None = None
 

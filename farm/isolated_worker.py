@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
-from farm.pool import Task, TaskFailed, as_failure
+from farm.pool import Runner, Task, TaskFailed, as_failure
 from farm.workers import run
 from fusec.child.program import serve
 from fusec.faults import FAULTS
+from fusec.parts import Parts
 
 
-def answer(
-    request: tuple[str, bytes, int], run: Callable[[Task], bytes] = run
-) -> dict[str, object]:
+def answer(request: tuple[str, bytes, int], run: Runner = run) -> Parts[bytes, dict[str, object]]:
     """``request``: a task's kind, payload and GPU. A failure is an answer, ``kind`` and
     ``message``."""
     kind, payload, gpu = request
     try:
-        return {"result": run(Task(kind, payload, gpu=gpu))}
+        return {"result": (yield from run(Task(kind, payload, gpu=gpu)))}
     except (TaskFailed, MemoryError, *FAULTS) as error:
         failure = as_failure(error)
         return {"kind": failure.kind.value, "message": failure.message}

@@ -24,6 +24,7 @@ from farm.workers import BUILD, LOSSES, built_singly, run, single_builds
 from fusec.child.offline import Network
 from fusec.child.pool import Children
 from fusec.errors import ChildLost
+from fusec.parts import Parts
 
 log = logging.getLogger("fusec.farm")
 
@@ -49,28 +50,28 @@ class Isolated:
     cpu_s: float
     program: str = PROGRAM
 
-    def __call__(self, task: Task) -> bytes:
+    def __call__(self, task: Task) -> Parts[bytes, bytes]:
         """Do a task. Raises TaskFailed."""
         if task.kind in SUPERVISED:
-            return run(task)
+            return (yield from run(task))
         if task.kind != BUILD:
-            return self._ask(task)
+            return (yield from self._ask(task))
         results: dict[str, bytes | TaskFailed] = {}
         for digest, single in single_builds(task).items():
             try:
-                results[digest] = self._ask(replace(single, stop=task.stop))
+                results[digest] = yield from self._ask(replace(single, stop=task.stop))
             except TaskFailed as error:
                 results[digest] = error
         return built_singly(results, task.node)
 
-    def _ask(self, task: Task) -> bytes:
+    def _ask(self, task: Task) -> Parts[bytes, bytes]:
         if task.stop is not None and task.stop.is_set():
             raise TaskFailed(ErrorKind.CANCELLED, "the task was cancelled")
         given = tuple((name, os.environ[name]) for name in PASSED_ON if name in os.environ)
         try:
             with _children(os.getpid(), self, given).lend() as child:
                 _say_network(child.network)
-                answer: dict[str, Any] = child.request(
+                answer: dict[str, Any] = yield from child.exchange(
                     [task.kind, task.payload, task.gpu], self.wall_s, task.stop
                 )
                 if answer.get("kind") in _SPOILT:

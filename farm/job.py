@@ -45,8 +45,8 @@ class Job:
     ``merged`` counts submits of others (`farm.waiters`) that joined this job instead of compiling.
     ``seq`` grows with every change that a waiter can see. ``since``: when it entered its state;
     ``started_at``: when it was taken out of the queue. ``kernels_stored``: those that nobody had to
-    build. ``elsewhere``: how it stands at another gateway, whose job it is. Once final, a job holds
-    the request without the graph.
+    build; ``kernels_early``: those that were there when its plan was. ``elsewhere``: how it stands
+    at another gateway, whose job it is. Once final, a job holds the request without the graph.
     """
 
     request: FarmJob
@@ -59,6 +59,7 @@ class Job:
     kernels_done: int = 0
     kernels_total: int = 0
     kernels_stored: int = 0
+    kernels_early: int = 0
     merged: int = 0
     elsewhere: JobStatus | None = None
     error: JobError | None = None
@@ -78,27 +79,31 @@ class Job:
         """Whose share of the farm it takes: that of the training job which asked first."""
         return Share(self.tenant, self.request.training_job)
 
-    def to(self, state: JobState, now: float, *, kernels_total: int | None = None) -> Job:
+    def to(self, state: JobState, now: float) -> Job:
         """The job in its next state; `done` and `failed` are for the last. May raise
         IllegalTransition."""
         if state.final:
             raise IllegalTransition(f"{state} is entered by done() or failed()")
-        total = self.kernels_total if kernels_total is None else kernels_total
         return replace(
             self._checked(state),
             state=state,
             since=now,
             started_at=now if self.state is JobState.QUEUED else self.started_at,
             seq=self.seq + 1,
-            kernels_total=total,
         )
 
-    def kernels(self, done: int, *, stored: int | None = None) -> Job:
+    def planned(self, now: float, total: int, *, early: int = 0) -> Job:
+        """The job with its plan: it has `total` kernels, so many of them `early`. May raise
+        IllegalTransition."""
+        compiling = self.to(JobState.COMPILING, now)
+        return replace(compiling, kernels_total=total, kernels_done=early, kernels_early=early)
+
+    def kernels(self, done: int, *, stored: int = 0) -> Job:
         """The job with this many of its kernels there, of which so many were stored before."""
         return replace(
             self,
             kernels_done=min(done, self.kernels_total),
-            kernels_stored=self.kernels_stored if stored is None else stored,
+            kernels_stored=stored,
             seq=self.seq + 1,
         )
 
@@ -119,6 +124,7 @@ class Job:
             kernels_done=0,
             kernels_total=0,
             kernels_stored=0,
+            kernels_early=0,
             elsewhere=None,
         )
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 
 from farm.devices import CPU
-from farm.pool import Pool, Runner, Task, TaskFailed, as_failure, pool_closed, settle
+from farm.pool import Heard, Pool, Runner, Task, TaskFailed, as_failure, pool_closed, settle
 from farm.retry import ErrorKind
 from farm.stamp import stamped
+from fusec.parts import finish, unheard
 from fusec.remote.protocol import Priority
 
 
@@ -57,7 +58,7 @@ class MemoryPool:
     def want(self, needs: str, tasks: int) -> None:
         """See `Pool`. This one is as large as it is."""
 
-    def submit(self, task: Task) -> Future[bytes]:
+    def submit(self, task: Task, heard: Heard | None = None) -> Future[bytes]:
         """See `Pool`. Nothing joins this pool: a class without a worker fails."""
         future: Future[bytes] = Future()
         with self._lock:
@@ -70,7 +71,7 @@ class MemoryPool:
                 future.set_exception(TaskFailed(ErrorKind.INTERNAL, text))
                 return future
             stop = threading.Event()
-            work = threads.submit(self._work, replace(task, stop=stop))
+            work = threads.submit(self._work, replace(task, stop=stop), heard or unheard)
             self._open[future] = _Running(work, stop)
         work.add_done_callback(lambda ended: self._ended(future, ended))
         return future
@@ -98,13 +99,13 @@ class MemoryPool:
             running.end()
             settle(future, pool_closed())
 
-    def _work(self, task: Task) -> bytes:
+    def _work(self, task: Task, heard: Heard) -> bytes:
         free = self._gpus.get(task.needs)
         if free is None:
-            return stamped(self._run, task)
+            return finish(stamped(self._run, task), heard)
         gpu = free.get()  # there is one: the class has as many threads as GPUs
         try:
-            return stamped(self._run, replace(task, gpu=gpu))
+            return finish(stamped(self._run, replace(task, gpu=gpu)), heard)
         finally:
             free.put(gpu)
 

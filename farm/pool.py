@@ -16,6 +16,7 @@ from typing import Protocol
 from farm.devices import CPU
 from farm.queue import NOBODY, Share
 from farm.retry import ErrorKind
+from fusec.parts import Parts
 from fusec.remote.protocol import Priority
 
 
@@ -60,8 +61,11 @@ class TaskFailed(Exception):
         return TaskFailed, (self.kind, self.message, self.node)
 
 
-Runner = Callable[[Task], bytes]
+Runner = Callable[[Task], Parts[bytes, bytes]]
 """Does a task in the worker. Raises TaskFailed; anything else counts as an internal error."""
+
+Heard = Callable[[bytes], object]
+"""Is told a part of a task's result, in a thread of the pool; must not raise, nor wait for long."""
 
 
 class Pool(Protocol):
@@ -90,10 +94,12 @@ class Pool(Protocol):
         """``memory`` or ``ray``."""
         ...
 
-    def submit(self, task: Task) -> Future[bytes]:
+    def submit(self, task: Task, heard: Heard | None = None) -> Future[bytes]:
         """Start a task; returns at once. The future raises TaskFailed and nothing else.
 
-        A task that needs a class without a worker waits for one to join, or fails.
+        heard: is told the parts of the result while the task goes on, each of them, in order,
+        before the future has it. A task that fails may have told some. A task that needs a class
+        without a worker waits for one to join, or fails.
         """
         ...
 

@@ -7,27 +7,32 @@ import os
 import random
 import signal
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import ray
 from ray import exceptions as raised
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from farm.devices import CPU, detected, is_gpu_class, ray_resources
-from farm.pool import Pool, Runner, Task, TaskFailed, as_failure, pool_closed, settle
+from farm.pool import Heard, Pool, Runner, Task, TaskFailed, as_failure, pool_closed, settle
 from farm.ray_demand import RayDemand, ray_needs
 from farm.retry import ErrorKind
 from farm.stamp import stamped
+from fusec.parts import Parts, each, finish
 from fusec.remote.protocol import Priority
+
+_Ref: TypeAlias = "ray.ObjectRef[bytes] | ray.ObjectRefGenerator"
 
 log = logging.getLogger("fusec.farm")
 
 NODES_KNOWN_S: Final = 2.0
 WITHDRAW_S: Final = 2.0
+STREAM_ENDS_S: Final = 10.0
 
 _LOST = (
     raised.WorkerCrashedError,
@@ -55,8 +60,10 @@ class RayPool:
         self._run = run
         # Ray would try again by itself; `farm.retry` decides that, so that attempts add up right.
         self._task = ray.remote(max_retries=0)(_execute)
+        self._streaming = ray.remote(max_retries=0, num_returns="streaming")(_execute_in_parts)
         self._lock = threading.Lock()
-        self._open: dict[Future[bytes], ray.ObjectRef[bytes] | None] = {}  # None: not started yet
+        self._open: dict[Future[bytes], _Ref | None] = {}  # None: not started yet
+        self._streams: dict[Future[bytes], threading.Thread] = {}
         self._closed = threading.Event()
         self._nodes = _nodes()
         self._demand = RayDemand()
@@ -87,7 +94,7 @@ class RayPool:
         """See `Pool`. Told to Ray's autoscaler, within NODES_KNOWN_S."""
         self._demand.want(needs, tasks)
 
-    def submit(self, task: Task) -> Future[bytes]:
+    def submit(self, task: Task, heard: Heard | None = None) -> Future[bytes]:
         """See `Pool`."""
         future: Future[bytes] = Future()
         with self._lock:
@@ -95,7 +102,7 @@ class RayPool:
                 future.set_exception(pool_closed())
                 return future
             self._open[future] = None
-            self._calls.submit(self._start, future, task)
+            self._calls.submit(self._start, future, task, heard)
         return future
 
     def hurry(self, future: Future[bytes], priority: Priority) -> None:
@@ -118,29 +125,42 @@ class RayPool:
         self._calls.shutdown(cancel_futures=True)
         with self._lock:
             left, self._open = self._open, {}
+            streams = [*self._streams.values()]
         for future, ref in left.items():
             if ref is not None:
                 ray.cancel(ref, force=True)
             settle(future, pool_closed())
+        for stream in streams:
+            stream.join(STREAM_ENDS_S)  # a shutdown below it would be the end of this process
         if self._owns:
             ray.shutdown()
         else:
             self._watcher.join(WITHDRAW_S)
 
-    def _start(self, future: Future[bytes], task: Task) -> None:
+    def _start(self, future: Future[bytes], task: Task, heard: Heard | None) -> None:
         if future.done():  # cancelled meanwhile
             self._forget(future)
             return
         options = {"name": task.label or task.kind, **_resources(task), **self._elsewhere(task)}
+        function = self._task if heard is None else self._streaming
         try:
-            ref = self._task.options(**options).remote(self._run, task)
+            ref = function.options(**options).remote(self._run, task)
         except (raised.RayError, OSError, RuntimeError) as error:
             self._forget(future)
             settle(future, TaskFailed(ErrorKind.WORKER_LOST, f"Ray takes no task: {error}"))
             return
         with self._lock:
             self._open[future] = ref
-        ref.future().add_done_callback(partial(self._ended, future))
+        if heard is None:
+            ref.future().add_done_callback(partial(self._ended, future))
+        else:
+            # A thread for each: few tasks have parts, and a stream is read by waiting for it.
+            arguments = (future, ref, heard)
+            thread = threading.Thread(target=self._follow, args=arguments, name="farm-ray-stream")
+            thread.daemon = True
+            with self._lock:
+                self._streams[future] = thread
+            thread.start()
         if future.done():
             ray.cancel(ref)
 
@@ -162,9 +182,25 @@ class RayPool:
         error = result.exception()
         settle(future, result.result() if error is None else _failure(error))
 
+    def _follow(self, future: Future[bytes], stream: ray.ObjectRefGenerator, heard: Heard) -> None:
+        """Tell each part of a task as it comes, up to the result."""
+        outcome: bytes | TaskFailed = TaskFailed(ErrorKind.WORKER_LOST, "a task without a result")
+        try:
+            for ref in stream:
+                more, data = ray.get(ref)
+                if more:
+                    heard(data)
+                else:
+                    outcome = data
+        except (raised.RayError, OSError, RuntimeError) as error:
+            outcome = _failure(error)
+        self._forget(future)
+        settle(future, outcome)
+
     def _forget(self, future: Future[bytes]) -> None:
         with self._lock:
             self._open.pop(future, None)
+            self._streams.pop(future, None)
 
     def _watch(self) -> None:
         """Keep up with the nodes that come and go, and have more come."""
@@ -217,13 +253,23 @@ def _resources(task: Task) -> dict[str, object]:
 
 
 def _execute(run: Runner, task: Task) -> bytes:
+    return finish(_work(run, task))
+
+
+def _execute_in_parts(run: Runner, task: Task) -> Iterator[tuple[bool, bytes]]:
+    """Whether there is more, and what there is."""
+    result = yield from each(_work(run, task), lambda part: (True, part))
+    yield False, result
+
+
+def _work(run: Runner, task: Task) -> Parts[bytes, bytes]:
     # Ray cancels by an interrupt, which a cluster that was started in the background has its
     # workers ignore.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
     node = ray.get_runtime_context().get_node_id()
     try:
-        return stamped(run, replace(task, node=node))
+        return (yield from stamped(run, replace(task, node=node)))
     except TaskFailed as error:
         error.node = node
         raise

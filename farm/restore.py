@@ -68,8 +68,8 @@ class Restoring:
         """A graph with its plan and the binaries of its kernels."""
         request = await self.request(shelf, graph)
         planned = Planned.decode(await self.attempts.run(behind(plan_task(request), tenant)))
-        binaries = await shelf.kernels([kernel.key for kernel in planned.kernels])
-        by_digest = {k.digest: binaries[k.key] for k in planned.kernels if k.key in binaries}
-        if len(by_digest) < len(planned.kernels):
+        stored = await shelf.kernels([*planned.keys.values()])
+        binaries = {name: stored[key] for name, key in planned.keys.items() if key in stored}
+        if len(binaries) < len(planned.keys):
             raise CannotTune(Why.NO_KERNELS, "kernels of it were collected", _ANEW)
-        return Untuned(request, planned.plan, by_digest, shelf, tenant)
+        return Untuned(request, planned.plan, binaries, shelf, tenant)

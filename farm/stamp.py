@@ -15,6 +15,7 @@ from typing import Final
 
 from farm.pool import Runner, Task, TaskFailed
 from farm.retry import ErrorKind
+from fusec.parts import Parts
 
 _STAMP: Final = struct.Struct("!QQI64s")
 """Before a result: start and end in nanoseconds of the epoch, process, host."""
@@ -30,12 +31,12 @@ class Stamp:
     host: str
 
 
-def stamped(run: Runner, task: Task) -> bytes:
+def stamped(run: Runner, task: Task) -> Parts[bytes, bytes]:
     """What a pool has a worker do: the task's result, behind a stamp if the task is followed."""
     if not task.traceparent:
-        return run(task)
+        return (yield from run(task))
     started = time.time_ns()
-    result = run(task)
+    result = yield from run(task)
     host = socket.gethostname().encode()[:64]
     return _STAMP.pack(started, time.time_ns(), os.getpid(), host) + result
 

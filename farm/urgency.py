@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import replace
 
-from farm.pool import Pool, Task
+from farm.pool import Heard, Pool, Task
 from farm.queue import Share
 from fusec.remote.protocol import Priority
 
@@ -19,9 +19,9 @@ class Urgency:
         self._waiting: dict[Future[bytes], Pool] = {}
         self._others: list[Urgency] = []
 
-    def submit(self, pool: Pool, task: Task) -> Future[bytes]:
-        """Give a task to a pool; `over` is to follow."""
-        future = pool.submit(replace(task, priority=self.priority))
+    def submit(self, pool: Pool, task: Task, heard: Heard | None = None) -> Future[bytes]:
+        """Give a task to a pool, see `Pool.submit`; `over` is to follow."""
+        future = pool.submit(replace(task, priority=self.priority), heard)
         self._waiting[future] = pool
         return future
 

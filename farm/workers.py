@@ -28,10 +28,14 @@ from fusec.errors import (
     WireError,
 )
 from fusec.options import Options, Target
+from fusec.parts import Parts, each, gathered
 from fusec.remote.protocol import MAX_SUBMIT, FarmJob, options_from_wire, options_to_wire
 from fusec.trace import STAGES, Lap, Recorder
 
 MAX_RESULT: Final = 256 << 20
+PART_KERNELS: Final = 8
+"""Kernels that a plan hands on together: each part costs the gateway about what a task does."""
+PLAN: Final = "plan"
 BUILD: Final = "build"
 
 
@@ -46,40 +50,39 @@ class PlannedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A graph after lowering, scheduling and code generation: `Plan.to_bytes()` and its kernels.
+    """A graph after lowering, scheduling and code generation: `Plan.to_bytes()`.
 
-    ``laps``: when the worker was at which stage.
+    ``keys``: its kernels, by digest, as they are kept in the stores. ``laps``: when the worker was
+    at which stage.
     """
 
     plan: bytes
-    kernels: tuple[PlannedKernel, ...]
+    keys: Mapping[str, str]
     laps: tuple[Lap, ...] = ()
 
     def encode(self) -> bytes:
-        kernels = [[k.digest, k.key, k.source] for k in self.kernels]
         laps = [[lap.stage, lap.start_ns, lap.end_ns] for lap in self.laps]
-        return pack({"plan": self.plan, "kernels": kernels, "laps": laps})
+        return pack({"plan": self.plan, "keys": dict(self.keys), "laps": laps})
 
     @classmethod
     def decode(cls, data: bytes) -> Planned:
-        """Raises CacheError for anything that `encode` does not write."""
-        body = fields(
-            unpack(data, max_bytes=MAX_RESULT), "planned graph", ("plan", "kernels", "laps")
-        )
-        plan, kernels, laps = body["plan"], body["kernels"], body["laps"]
-        if not isinstance(plan, bytes) or not isinstance(kernels, list):
+        """Raises CacheError, WireError for anything that `encode` does not write."""
+        names = ("plan", "keys", "laps")
+        body = fields(unpack(data, max_bytes=MAX_RESULT), "planned graph", names)
+        plan, keys, laps = body["plan"], body["keys"], body["laps"]
+        if not isinstance(plan, bytes) or not isinstance(keys, dict) or not isinstance(laps, list):
             raise WireError("a planned graph is malformed")
-        if not isinstance(laps, list):
-            raise WireError("a planned graph is malformed")
-        planned = tuple(_planned_kernel(item) for item in kernels)
-        return cls(plan, planned, tuple(_lap(item) for item in laps))
+        if not all(isinstance(text, str) for text in (*keys, *keys.values())):
+            raise WireError("the kernels of a planned graph are malformed")
+        return cls(plan, keys, tuple(_lap(item) for item in laps))
 
 
 class Stages(Protocol):
     """The compiler as the farm uses it. Raises CompilerError, WireError."""
 
-    def plan(self, graph: bytes, target: Target, options: Options) -> Planned:
-        """Lower, schedule and generate code: in a worker, no I/O."""
+    def plan(self, graph: bytes, target: Target, options: Options) -> Parts[PlannedKernel, Planned]:
+        """Lower, schedule and generate code: in a worker, no I/O. Its parts are the distinct
+        kernels, each as soon as there is code for it."""
         ...
 
     def build(self, source: bytes, target: Target) -> bytes:
@@ -113,17 +116,22 @@ class Stages(Protocol):
 class FusecStages:
     """The real compiler. It is loaded where it runs, on its first use."""
 
-    def plan(self, graph: bytes, target: Target, options: Options) -> Planned:
+    def plan(self, graph: bytes, target: Target, options: Options) -> Parts[PlannedKernel, Planned]:
         from fusec.ir.wire import graph_from_bytes
-        from fusec.pipeline import kernel_store_key, plan, source_to_bytes
+        from fusec.pipeline import Source, kernel_store_key, plan_in_parts, source_to_bytes
+
+        keys: dict[str, str] = {}
+
+        def planned(kernel: Source) -> PlannedKernel:
+            digest = kernel.digest
+            keys[digest] = kernel_store_key(kernel, target)
+            return PlannedKernel(digest, keys[digest], source_to_bytes(kernel))
 
         laps: list[Lap] = []
-        made = plan(graph_from_bytes(graph), target, options, recorder=Recorder(laps=laps))
-        kernels = tuple(
-            PlannedKernel(k.digest, kernel_store_key(k, target), source_to_bytes(k))
-            for k in made.kernels
-        )
-        return Planned(made.to_bytes(), kernels, tuple(laps))
+        recorder = Recorder(laps=laps)
+        work = plan_in_parts(graph_from_bytes(graph), target, options, recorder=recorder)
+        made = yield from each(work, planned)
+        return Planned(made.to_bytes(), keys, tuple(laps))
 
     def build(self, source: bytes, target: Target) -> bytes:
         from fusec.pipeline import build_kernel, source_from_bytes
@@ -166,14 +174,23 @@ Built = Mapping[str, bytes | TaskFailed]
 
 
 def plan_task(job: FarmJob) -> Task:
-    """The task that plans a graph; its result is `Planned.encode()`."""
+    """The task that plans a graph; its parts are read by `planned_kernels`, its result is
+    `Planned.encode()`."""
     body = {
         "fingerprint": job.fingerprint,
         "graph": job.graph,
         "target": job.target.to_wire(),
         "options": options_to_wire(job.options),
     }
-    return Task("plan", pack(body), f"plan {job.fingerprint[:12]}")
+    return Task(PLAN, pack(body), f"plan {job.fingerprint[:12]}")
+
+
+def planned_kernels(part: bytes) -> list[PlannedKernel]:
+    """Kernels that a plan has handed on. Raises CacheError, WireError for what is no such part."""
+    value = unpack(part, max_bytes=MAX_RESULT)
+    if not isinstance(value, list):
+        raise WireError("a part of a plan is malformed")
+    return [_planned_kernel(item) for item in value]
 
 
 def warm_task() -> Task:
@@ -183,8 +200,7 @@ def warm_task() -> Task:
 
 def build_task(kernels: Sequence[PlannedKernel], target: Target, label: str) -> Task:
     """The task that builds a batch of kernels; `built` reads its result."""
-    body = {"target": target.to_wire(), "kernels": [[k.digest, k.key, k.source] for k in kernels]}
-    return Task(BUILD, pack(body), label)
+    return Task(BUILD, pack({"target": target.to_wire(), "kernels": _rows(kernels)}), label)
 
 
 def single_builds(task: Task) -> dict[str, Task]:
@@ -213,13 +229,15 @@ def built(result: bytes) -> Built:
     return {name: _outcome(item) for name, item in value.items()}
 
 
-def run(task: Task, stages: Stages | None = None) -> bytes:
+def run(task: Task, stages: Stages | None = None) -> Parts[bytes, bytes]:
     """Do a task. Raises TaskFailed for every failure that a stage is known to have."""
     work = _KINDS.get(task.kind)
     stages = stages or FusecStages()
     try:
         if task.kind in QUALITY:
             return run_quality(task, stages.quality)
+        if task.kind == PLAN:
+            return (yield from _run_plan(task.payload, stages))
         if work is None:
             raise TaskFailed(ErrorKind.INTERNAL, f"unknown kind of task {task.kind!r:.40}")
         return work(task.payload, stages)
@@ -238,7 +256,7 @@ def kind_of(error: FusecError | CacheError) -> ErrorKind:
     return ErrorKind.INTERNAL
 
 
-def _run_plan(payload: bytes, stages: Stages) -> bytes:
+def _run_plan(payload: bytes, stages: Stages) -> Parts[bytes, bytes]:
     names = ("fingerprint", "graph", "target", "options")
     body = fields(unpack(payload, max_bytes=MAX_SUBMIT), "plan task", names)
     graph, raw = body["graph"], body["options"]
@@ -249,7 +267,9 @@ def _run_plan(payload: bytes, stages: Stages) -> bytes:
     if Fingerprint(stages.fingerprint(graph, target, options)).hex != body["fingerprint"]:
         text = "a worker runs another release of fusec or torch than the gateway: restart the farm"
         raise TaskFailed(ErrorKind.OTHER_RELEASE, text)
-    return stages.plan(graph, target, options).encode()
+    work = gathered(stages.plan(graph, target, options), PART_KERNELS)
+    planned = yield from each(work, lambda kernels: pack(_rows(kernels)))
+    return planned.encode()
 
 
 def _run_warm(payload: bytes, stages: Stages) -> bytes:
@@ -281,10 +301,13 @@ def _failure(kind: ErrorKind, message: str, node: str = "") -> dict[str, Value]:
 
 
 _KINDS: Final[Mapping[str, Callable[[bytes, Stages], bytes]]] = {
-    "plan": _run_plan,
     BUILD: _run_build,
     "warm": _run_warm,
 }
+
+
+def _rows(kernels: Sequence[PlannedKernel]) -> Value:
+    return [[k.digest, k.key, k.source] for k in kernels]
 
 
 def _planned_kernel(item: Value) -> PlannedKernel:

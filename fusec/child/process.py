@@ -30,6 +30,7 @@ from fusec.child.messages import LENGTH_BYTES, MAX_MESSAGE, READ_BYTES, packed
 from fusec.child.offline import Network
 from fusec.child.program import GRACE_S, arguments
 from fusec.errors import ChildLost, Loss
+from fusec.parts import Parts, finish
 
 START_S: Final = 120.0
 IDLE_S: Final = 60.0
@@ -103,6 +104,13 @@ class Child:
         stop: set, by another thread, when nobody wants the answer any more. Raises ChildLost when
         that is so, when there is no answer within ``timeout_s`` or the child ended; it is closed.
         """
+        return finish(self.exchange(body, timeout_s, stop))
+
+    def exchange(
+        self, body: object, timeout_s: float, stop: threading.Event | None = None
+    ) -> Parts[bytes, Any]:
+        """As `request`, with the parts that the child sends before its answer. One who does not
+        wait for that, and closes the generator, closes the child."""
         if self._closed:
             raise ChildLost("a child process is asked after it was closed", where=self._module)
         deadline = time.monotonic() + timeout_s
@@ -110,7 +118,12 @@ class Child:
         message = packed([timeout_s, cpu_s, body])
         try:
             self._send(message, deadline, stop)
-            answer = self._receive(deadline, stop=stop)
+            more, answer = self._receive(deadline, stop=stop)
+            while more:
+                if not isinstance(answer, bytes):
+                    raise self._lost("sent a part that is no bytes", Loss.CRASH)
+                yield answer
+                more, answer = self._receive(deadline, stop=stop)
         except OSError as error:
             raise self._lost(f"ended before it was asked ({error})", Loss.CRASH) from error
         except BaseException:  # an interrupt: its answer must not be taken for a later one's

@@ -20,7 +20,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ import msgpack
 
 from fusec.child.messages import LENGTH_BYTES, packed, read, write
 from fusec.child.offline import go_offline, prctl
+from fusec.parts import finish
 
 GRACE_S: Final = 5
 _LOOK_MS: Final = 200
@@ -41,7 +42,8 @@ def arguments(idle_s: float) -> list[str]:
 
 
 def serve(handle: Callable[[Any], object]) -> None:
-    """Answer requests with ``handle``, one after the other, until it is to end.
+    """Answer requests with ``handle``, one after the other, until it is to end. What a generator
+    yields is sent at once, as parts, before what it returns.
 
     To be called when everything is loaded: it tells the parent that work may begin, and how much of
     the network is left.
@@ -80,9 +82,12 @@ def _work(
         timeout_s, cpu_s, request = msgpack.unpackb(body, raw=False)
         _limit_cpu(cpu_s)
         signal.alarm(int(timeout_s) + GRACE_S)
-        answer = packed(handle(request))
+        answer = handle(request)
+        if isinstance(answer, Generator):
+            answer = finish(answer, lambda part: write(outgoing, packed([True, part])))
+        last = packed([False, answer])
         signal.alarm(0)
-        write(outgoing, answer)
+        write(outgoing, last)
 
 
 def _limit_cpu(seconds: float) -> None:

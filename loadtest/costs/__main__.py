@@ -99,7 +99,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 _NONE = Requests(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 _NO_STORE = StoreTimes(0.0, 0.0, 0.0, 0.0)
-_NO_TASKS = Tasks(0.0, 0.0, 0.0)
+_NO_TASKS = Tasks(0.0, 0.0, 0.0, 0.0)
 
 if __name__ == "__main__":
     raise SystemExit(main())

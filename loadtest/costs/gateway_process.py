@@ -10,7 +10,7 @@ from cache.embedded import serve_app_in_thread
 from cache.memory import MemoryStore
 from farm.config import FarmConfig
 from farm.open_farm import open_app
-from farm.pool import Pool, Task
+from farm.pool import Heard, Pool, Task
 from fusec.remote.protocol import Priority
 
 
@@ -31,7 +31,7 @@ class NeverPool:
     def want(self, needs: str, tasks: int) -> None:
         """See `Pool`."""
 
-    def submit(self, task: Task) -> Future[bytes]:
+    def submit(self, task: Task, heard: Heard | None = None) -> Future[bytes]:
         """See `Pool`."""
         return Future()
 

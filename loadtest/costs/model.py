@@ -23,14 +23,30 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One graph that was planned, for a GPU or a CPU (``kind`` as of `Costs.kernels`)."""
+    """One graph that was planned, for a GPU or a CPU (``kind`` as of `Costs.kernels`): processor
+    seconds until its first kernel was handed on, until the last, and in all."""
 
     kind: str
     nodes: int
     distinct: int
     graph_bytes: int
+    first_cpu_s: float
+    last_cpu_s: float
     cpu_s: float
     assemble_cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTimes:
+    """Seconds of a plan until its first kernel is handed on, until the last, and in all."""
+
+    first_s: float
+    last_s: float
+    all_s: float
+
+    def times(self, kernels: int) -> PlanTimes:
+        """Of so many distinct kernels."""
+        return PlanTimes(self.first_s * kernels, self.last_s * kernels, self.all_s * kernels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +77,12 @@ class StoreTimes:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Ray: processor seconds of the gateway for a task, seconds from its submit to its start and
-    from its end to its result, and until a worker process that was lost is replaced."""
+    """Ray: processor seconds of the gateway for a task, and for a part of its result; seconds from
+    its submit to its start and from its end to its result, and until a worker process that was lost
+    is replaced."""
 
     gateway_cpu_s: float
+    part_cpu_s: float
     round_trip_s: float
     worker_start_s: float
 
@@ -81,10 +99,15 @@ class Costs:
     store: StoreTimes
     tasks: Tasks
 
-    def plan_s(self, kind: str) -> float:
+    def plan_s(self, kind: str) -> PlanTimes:
         """Processor seconds of planning, for each distinct kernel: all graphs together."""
         plans = [plan for plan in self.plans if plan.kind == kind]
-        return sum(plan.cpu_s for plan in plans) / sum(plan.distinct for plan in plans)
+        distinct = sum(plan.distinct for plan in plans)
+        return PlanTimes(
+            sum(plan.first_cpu_s for plan in plans) / distinct,
+            sum(plan.last_cpu_s for plan in plans) / distinct,
+            sum(plan.cpu_s for plan in plans) / distinct,
+        )
 
     def assemble_s(self) -> float:
         """Processor seconds of assembling, for each distinct kernel."""

@@ -6,15 +6,21 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
 from farm.pool import Pool, Task, TaskFailed
+from fusec.parts import Parts, unheard
 from loadtest.costs.model import Tasks
 
+PART_BYTES: Final = 100_000  # of a few kernels' sources with their variants
 
-def work(task: Task) -> bytes:
-    """Nothing, or the end of the worker's process."""
+
+def work(task: Task) -> Parts[bytes, bytes]:
+    """Nothing, as many parts as the payload says, or the end of the worker's process."""
     if task.kind == "die":
         os._exit(3)
+    for _ in range(int(task.payload or b"0")):
+        yield bytes(PART_BYTES)
     return b""
 
 
@@ -32,10 +38,13 @@ def measure(count: int, say: Callable[[str], None]) -> Tasks:
         for future in [pool.submit(Task("nothing", b"")) for _ in range(count)]:
             future.result()
         gateway_cpu_s = (time.process_time() - begin) / count
+        begin = time.process_time()
+        pool.submit(Task("nothing", b"%d" % count), unheard).result()
+        part_cpu_s = (time.process_time() - begin) / count
         round_trips = sorted(_timed(pool, "nothing") for _ in range(max(20, count // 10)))
         say("Ray, workers that die")
         away = sorted(_lost(pool, round_trips[0]) for _ in range(5))
-        return Tasks(gateway_cpu_s, round_trips[len(round_trips) // 10], away[0])
+        return Tasks(gateway_cpu_s, part_cpu_s, round_trips[len(round_trips) // 10], away[0])
     finally:
         pool.close()
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias
 
 from farm.devices import CPU
-from farm.pool import Pool, Runner, Task, TaskFailed, settle
+from farm.pool import Heard, Pool, Runner, Task, TaskFailed, settle
 from farm.retry import ErrorKind
+from fusec.parts import finish, unheard
 from fusec.remote.protocol import Priority
 from loadtest.costs.model import Tasks
 from loadtest.simulate.host import Host
@@ -50,8 +52,12 @@ class _Entry:
     task: Task
     future: Future[bytes]
     host: Host
+    heard: Heard
     timer: asyncio.TimerHandle | None = None
     worker: _Worker | None = None
+
+
+_Step: TypeAlias = tuple[float, Callable[[], None]]
 
 
 class Cluster:
@@ -143,9 +149,12 @@ class Cluster:
         self._tally.started(entry.task)
         outcome: bytes | TaskFailed
         died = False
+        parts: list[tuple[float, bytes]] = []
         with self._loop.metered() as meter:
             try:
-                outcome = self._run(entry.task)
+                outcome = finish(
+                    self._run(entry.task), lambda part: parts.append((self._loop.charged, part))
+                )
             except TaskFailed as error:
                 outcome = error
             except WorkerDied:
@@ -153,7 +162,8 @@ class Cluster:
                 text = "the worker's process died"
                 outcome = TaskFailed(ErrorKind.WORKER_LOST, text, _name(worker))
         end = partial(self._done, worker, entry, outcome, died)
-        entry.timer = self._loop.call_later(meter.seconds, end)
+        steps = [(at, partial(self._send, entry, part)) for at, part in parts]
+        self._go_on(entry, 0.0, iter([*steps, (meter.seconds, end)]))
 
     def _done(
         self, worker: _Worker, entry: _Entry, outcome: bytes | TaskFailed, died: bool
@@ -183,6 +193,25 @@ class Cluster:
         self._tally.lost += 1
         failure = TaskFailed(ErrorKind.WORKER_LOST, text, node)
         self._loop.call_later(after_s, self._settle, entry, failure)
+
+    def _go_on(self, entry: _Entry, now_s: float, steps: Iterator[_Step]) -> None:
+        """Wait for the next of a task's steps, which are in seconds since it has begun."""
+        at, step = next(steps)
+
+        def due() -> None:
+            step()
+            if entry.worker is not None:
+                self._go_on(entry, at, steps)
+
+        entry.timer = self._loop.call_later(at - now_s, due)
+
+    def _send(self, entry: _Entry, part: bytes) -> None:
+        self._loop.call_later(self._costs.round_trip_s / 2, self._tell, entry, part)
+
+    def _tell(self, entry: _Entry, part: bytes) -> None:
+        if entry.host.lives() and not entry.future.done():
+            entry.host.core.reserve(self._costs.part_cpu_s)  # what it starts comes after that
+            entry.heard(part)
 
     def _settle(self, entry: _Entry, outcome: bytes | TaskFailed) -> None:
         if entry.host.lives():
@@ -227,10 +256,10 @@ class SimulatedPool:
     def want(self, needs: str, tasks: int) -> None:
         """See `Pool`. The simulated cluster does not grow."""
 
-    def submit(self, task: Task) -> Future[bytes]:
+    def submit(self, task: Task, heard: Heard | None = None) -> Future[bytes]:
         """See `Pool`."""
         future: Future[bytes] = Future()
-        entry = self._open[future] = _Entry(task, future, self._host)
+        entry = self._open[future] = _Entry(task, future, self._host, heard or unheard)
         future.add_done_callback(lambda ended: self._open.pop(ended, None))
         paid_s = self._host.core.reserve(self._costs.gateway_cpu_s)
         self._loop.call_later(paid_s + self._costs.round_trip_s / 2, self._cluster.enqueue, entry)

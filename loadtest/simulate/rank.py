@@ -77,7 +77,7 @@ async def _one_graph(
     except (FarmFailed, FarmUnavailable) as error:
         cause = error.cause.value if isinstance(error, FarmUnavailable) else Cause.FAILED.value
         await asyncio.sleep(
-            graph.plan_s + sum(kernel.cpu_s for kernel in graph.kernels) / LOCAL_CORES
+            graph.plan.all_s + sum(kernel.cpu_s for kernel in graph.kernels) / LOCAL_CORES
         )
         tally.got(f"here: {cause}")
         return

@@ -12,6 +12,7 @@ from fusec.artifact.quality import Quality as ArtifactQuality
 from fusec.artifact.quality import Tier, with_quality
 from fusec.errors import CompileError, WireError
 from fusec.options import Options, Target
+from fusec.parts import Parts
 from loadtest.simulate.host import Host
 from loadtest.simulate.quality import SimulatedQuality
 from loadtest.simulate.tally import Tally
@@ -45,13 +46,21 @@ class SimulatedStages:
         self._variants = variants
         self._entries: dict[bytes, tuple[tuple[str, str], ...]] = {}
 
-    def plan(self, graph: bytes, target: Target, options: Options) -> Planned:
+    def plan(self, graph: bytes, target: Target, options: Options) -> Parts[PlannedKernel, Planned]:
         """See `Stages`."""
         found = self._graph(graph)
         self._tally.plans(found)
-        self._loop.charge(found.plan_s)
-        kernels = tuple(PlannedKernel(*identity(each), each.source) for each in found.kernels)
-        return Planned(graph, kernels)
+        times, gaps = found.plan, max(1, len(found.kernels) - 1)
+        self._loop.charge(times.first_s)
+        keys: dict[str, str] = {}
+        for number, kernel in enumerate(found.kernels):
+            if number:
+                self._loop.charge((times.last_s - times.first_s) / gaps)
+            digest, key = identity(kernel)
+            keys[digest] = key
+            yield PlannedKernel(digest, key, kernel.source)
+        self._loop.charge(times.all_s - times.last_s)
+        return Planned(graph, keys)
 
     def build(self, source: bytes, target: Target) -> bytes:
         """See `Stages`. Raises WorkerDied for a kernel with that fault."""

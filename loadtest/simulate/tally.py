@@ -44,7 +44,7 @@ class Tally:
         """A worker starts on a graph; the first time, its wait is over."""
         self.planned[graph.data] += 1
         if self.planned[graph.data] == 1:
-            self.work_s += graph.plan_s
+            self.work_s += graph.plan.all_s
             tenant, asked = self._asked.get(graph.data, ("", self.loop.time()))
             self.waited.setdefault(tenant, []).append(self.loop.time() - asked)
             self._step(self.queued, tenant, -1)

@@ -11,7 +11,7 @@ from cache.digest import digest
 from cache.protocol import pack
 from fusec.artifact.fingerprint import Fingerprint, graph_fingerprint
 from fusec.options import Options, Target
-from loadtest.costs.model import Costs
+from loadtest.costs.model import Costs, PlanTimes
 
 TOOLCHAIN: Final = "5" * 64
 OPTIONS: Final = Options()
@@ -36,13 +36,13 @@ class SimKernel:
 class SimGraph:
     """A graph that does not exist: ``data`` names it, ``size`` is what a real one would have.
 
-    plan_s, assemble_s: processor seconds.
+    plan, assemble_s: processor seconds.
     """
 
     data: bytes
     size: int
     kernels: tuple[SimKernel, ...]
-    plan_s: float
+    plan: PlanTimes
     assemble_s: float
     target: Target
 
@@ -70,7 +70,7 @@ class Model:
     def work_s(self) -> float:
         """Processor seconds of all plans and of each distinct kernel once."""
         kernels = {kernel.source: kernel.cpu_s for graph in self.graphs for kernel in graph.kernels}
-        return sum(kernels.values()) + sum(graph.plan_s for graph in self.graphs)
+        return sum(kernels.values()) + sum(graph.plan.all_s for graph in self.graphs)
 
 
 @dataclass
@@ -115,7 +115,7 @@ class Catalogue:
             pack({"graph": name}),
             int(count * self.costs.graph_bytes(kind)),
             tuple(kernels),
-            count * self.costs.plan_s(kind),
+            self.costs.plan_s(kind).times(count),
             count * self.costs.assemble_s(),
             TARGETS[kind],
         )

@@ -13,12 +13,20 @@ from farm.pool import Task, TaskFailed
 from farm.retry import ErrorKind
 from farm.workers import BUILD, run
 from fusec.child.program import serve
+from fusec.parts import Parts
 from tests.farm.tiny_stages import TinyStages
 
 
-def work(task: Task) -> bytes:
+def work(task: Task) -> Parts[bytes, bytes]:
     """`kind` says what to do with the payload."""
     match task.kind:
+        case "parts":
+            for letter in task.payload:
+                yield bytes([letter])
+            return b"all"
+        case "parts exit":
+            yield b"first"
+            os._exit(3)
         case "echo":
             return task.payload[::-1]
         case "pid":
@@ -62,7 +70,7 @@ def work(task: Task) -> bytes:
             child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
             return str(child.pid).encode()
         case _ if task.kind == BUILD:
-            return run(task, TinyStages(os.environ["TMPDIR"]))
+            return (yield from run(task, TinyStages(os.environ["TMPDIR"])))
     raise AssertionError(task.kind)
 
 

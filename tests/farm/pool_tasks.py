@@ -5,10 +5,23 @@ import time
 
 from farm.pool import Task, TaskFailed
 from farm.retry import ErrorKind
+from fusec.parts import Parts
 
 
-def work(task: Task) -> bytes:
+def work(task: Task) -> Parts[bytes, bytes]:
     """`kind` says what to do with the payload."""
+    if task.kind == "parts":
+        for letter in task.payload:
+            yield bytes([letter])
+        return b"all"
+    if task.kind == "parts until":
+        yield b"first"
+        _appears(task.payload.decode())
+        yield b"last"
+        return b"all"
+    if task.kind == "parts fail":
+        yield b"first"
+        raise TaskFailed(ErrorKind.COMPILE_ERROR, "no more")
     if task.kind == "echo":
         return task.payload[::-1]
     if task.kind == "sleep":

@@ -152,7 +152,7 @@ class BookMachine(RuleBasedStateMachine):
             self._ends(job.id)
             return
         at = 0 if job.state is JobState.QUEUED else STAGES.index(job.state) + 1
-        self.book.put(job.to(STAGES[at], self.now, kernels_total=2))
+        self.book.put(job.to(STAGES[at], self.now))
 
     @precondition(lambda self: self.working)
     @rule(data=st.data(), kind=st.sampled_from(ErrorKind))

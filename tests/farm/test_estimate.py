@@ -18,7 +18,7 @@ def _learn_one(estimates: Estimates) -> None:
     """One job: 2 s of lowering, 8 s for 4 of its 6 kernels, 1 s of publishing."""
     job = _job().to(JobState.LOWERING, 10.0)
     estimates.learn(job, 12.0)
-    job = job.to(JobState.COMPILING, 12.0, kernels_total=6).kernels(2, stored=2).kernels(6)
+    job = job.planned(12.0, 6, early=2).kernels(6)
     estimates.learn(job, 20.0)
     estimates.learn(job.to(JobState.PUBLISHING, 20.0), 21.0)
 
@@ -28,7 +28,7 @@ def test_nothing_is_told_before_anything_is_measured() -> None:
     job = _job()
     assert estimates.left_s(job, 0, 4, 1.0) is None
     assert estimates.slot_s(4) is None
-    compiling = job.to(JobState.LOWERING, 0.0).to(JobState.COMPILING, 1.0, kernels_total=4)
+    compiling = job.to(JobState.LOWERING, 0.0).planned(1.0, 4)
     assert estimates.left_s(compiling.kernels(2), 0, 4, 3.0) is None, "publishing is unknown"
 
 
@@ -40,7 +40,7 @@ def test_every_stage_counts_those_after_it() -> None:
     assert estimates.left_s(job, 1, 2, 100.0) == pytest.approx(2 * 5.5 + 2 + 8 + 1)
     job = job.to(JobState.LOWERING, 100.0)
     assert estimates.left_s(job, 0, 2, 101.5) == pytest.approx(0.5 + 8 + 1)
-    job = job.to(JobState.COMPILING, 102.0, kernels_total=10).kernels(5, stored=5)
+    job = job.planned(102.0, 10, early=5)
     assert estimates.left_s(job, 0, 2, 102.0) == pytest.approx(5 * 2.0 + 1), "the mean of a kernel"
     job = job.kernels(7)
     assert estimates.left_s(job, 0, 2, 103.0) == pytest.approx(3 * 0.5 + 1), "its own pace"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from farm.devices import CPU
 from farm.fair_pool import BURST_S, FairPool
-from farm.pool import Task, TaskFailed, settle
+from farm.pool import Heard, Task, TaskFailed, settle
 from farm.queue import Share
 from farm.retry import ErrorKind
 from fusec.remote.protocol import Priority
@@ -40,7 +40,7 @@ class ManualPool:
     def gpu_classes(self) -> tuple[str, ...]:
         return (GPU,) if self.gpus else ()
 
-    def submit(self, task: Task) -> Future[bytes]:
+    def submit(self, task: Task, heard: Heard | None = None) -> Future[bytes]:
         self.seen.append(task.label)
         future: Future[bytes] = Future()
         self.open[task.label] = future

@@ -22,7 +22,7 @@ from farm.config import FarmConfig
 from farm.embedded import EmbeddedFarm, embedded_farm
 from farm.memory_pool import MemoryPool
 from farm.open_farm import open_app
-from farm.workers import run
+from farm.workers import PART_KERNELS, run
 from fusec.remote.farm import FarmClient, FarmUnavailable
 from fusec.remote.jobs import FrontRecord, parts_of
 from fusec.remote.protocol import JobState, JobStatus
@@ -111,6 +111,50 @@ def test_kernels_are_published_though_their_job_is_over(
         while store.describe()["entries"] != 2 and time.monotonic() < deadline:
             time.sleep(0.02)
     assert store.describe()["entries"] == 2, "the graph and its kernel"
+
+
+EIGHT = tuple(f"t.k{number}" for number in range(PART_KERNELS))
+"""As many kernels as a plan hands on together."""
+
+
+def test_kernels_are_built_while_their_plan_goes_on(
+    client: NewClient, farm: EmbeddedFarm, stages: TinyStages
+) -> None:
+    ticket = client(farm.url, stages.compile_local).resolver.submit(graph_job(*EIGHT, "t.later"))
+    deadline = time.monotonic() + 60.0
+    while len(stages.events()) < 1 + len(EIGHT) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert sorted(stages.events()) == [*sorted(f"build {name}" for name in EIGHT), "plan"]
+    stages.go()
+    assert operators(ticket.result()) == [*EIGHT, "t.later"]
+    assert stages.count("build t.later") == 1
+
+
+def test_a_plan_that_is_tried_again_has_its_kernels_built_once(
+    client: NewClient, farm: EmbeddedFarm, stages: TinyStages
+) -> None:
+    assert _compile(client(farm.url, stages.compile_local), *EIGHT, "t.tired").source is Source.FARM
+    assert stages.count("plan") == 2
+    assert [stages.count(f"build {name}") for name in (*EIGHT, "t.tired")] == [1] * 9
+
+
+def test_kernels_of_a_plan_that_nobody_waits_for_any_more_are_not_begun(
+    client: NewClient, stages: TinyStages
+) -> None:
+    with embedded_farm(stages=stages, workers=1) as farm:
+        here = client(farm.url, stages.compile_local)
+        ticket = here.resolver.submit(graph_job(*EIGHT, "t.later"))
+        begun = 'fusec_farm_kernels_total{source="built"}'
+        deadline = time.monotonic() + 60.0
+        while _metric(farm, begun) < len(EIGHT) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        ticket.cancel()
+        while _metric(farm, 'fusec_farm_jobs_total{state="failed"}') < 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        stages.go()
+        _compile(here, "t.a")
+    assert stages.events() == ["plan", "plan", "build t.a"]
 
 
 def test_two_graphs_in_flight_share_their_kernels(

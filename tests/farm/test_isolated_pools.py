@@ -55,6 +55,17 @@ def test_faults_cost_one_attempt_each(pool: Pool) -> None:
     assert [future.result(timeout=90) for future in good] == [b"-%d" % n for n in range(8)]
 
 
+def test_parts_come_out_of_the_child_until_it_is_lost(pool: Pool) -> None:
+    parts: list[bytes] = []
+    lost = pool.submit(Task("parts exit", b""), parts.append)
+    with pytest.raises(TaskFailed) as caught:
+        lost.result(timeout=90)
+    assert (caught.value.kind, parts) == (ErrorKind.CRASHED, [b"first"])
+    parts.clear()
+    assert pool.submit(Task("parts", b"abc"), parts.append).result(timeout=90) == b"all"
+    assert parts == [b"a", b"b", b"c"]
+
+
 def test_a_cancelled_task_frees_its_worker_and_leaves_nothing(pool: Pool, tmp_path: Path) -> None:
     marks = [tmp_path / f"pid{number}" for number in range(2)]
     hung = [pool.submit(Task("hang told", str(mark).encode())) for mark in marks]

@@ -13,7 +13,7 @@ def _job() -> Job:
 
 
 def test_the_whole_way() -> None:
-    job = _job().to(JobState.LOWERING, 11.0).to(JobState.COMPILING, 11.0, kernels_total=3)
+    job = _job().to(JobState.LOWERING, 11.0).planned(11.0, 3)
     job = job.kernels(2)
     assert (job.status().kernels_done, job.status().kernels_total) == (2, 3)
     job = job.to(JobState.PUBLISHING, 11.0).done(12.0, remember_s=60.0)
@@ -37,7 +37,7 @@ def test_final_is_final() -> None:
 
 def test_every_visible_change_raises_seq() -> None:
     job = _job()
-    later = job.to(JobState.LOWERING, 11.0).to(JobState.COMPILING, 11.0, kernels_total=1).kernels(1)
+    later = job.to(JobState.LOWERING, 11.0).planned(11.0, 1).kernels(1)
     assert later.seq == job.seq + 3
 
 
@@ -56,7 +56,7 @@ def test_merges_count_other_clients_only() -> None:
 
 
 def test_a_job_that_another_gateway_does_waits_and_tells_what_that_one_says() -> None:
-    job = _job().to(JobState.LOWERING, 11.0).to(JobState.COMPILING, 11.0, kernels_total=3)
+    job = _job().to(JobState.LOWERING, 11.0).planned(11.0, 3, early=1)
     job = job.kernels(2).back(12.0)
     assert (job.state, job.status().kernels_total) == (JobState.QUEUED, 0)
     there = JobStatus(job.fingerprint, JobState.COMPILING, seq=2, kernels_done=1, kernels_total=3)

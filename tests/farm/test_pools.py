@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -108,6 +109,47 @@ def test_tasks_run_in_parallel(pool: Pool, tmp_path: Path) -> None:
     assert [future.result(timeout=120) for future in both] == [b"met"] * 2
 
 
+def test_parts_come_in_order_before_the_result(pool: Pool) -> None:
+    parts: list[bytes] = []
+    future = pool.submit(Task("parts", b"abc" * 20), parts.append)
+    assert future.result(timeout=60) == b"all"
+    assert b"".join(parts) == b"abc" * 20
+    assert pool.submit(Task("parts", b"abc")).result(timeout=60) == b"all", "nobody listens"
+    parts.clear()
+    assert pool.submit(Task("echo", b"ab"), parts.append).result(timeout=60) == b"ba"
+    assert parts == []
+
+
+def test_parts_come_while_their_task_goes_on(pool: Pool, tmp_path: Path) -> None:
+    end, parts = tmp_path / "end", SimpleQueue[bytes]()
+    future = pool.submit(Task("parts until", str(end).encode()), parts.put)
+    assert parts.get(timeout=60) == b"first"
+    assert not future.done()
+    end.touch()
+    assert future.result(timeout=60) == b"all"
+    assert parts.get(timeout=1) == b"last"
+
+
+def test_a_task_that_fails_may_have_told_some(pool: Pool) -> None:
+    parts: list[bytes] = []
+    future = pool.submit(Task("parts fail", b""), parts.append)
+    with pytest.raises(TaskFailed, match="no more") as caught:
+        future.result(timeout=60)
+    assert (caught.value.kind, parts) == (ErrorKind.COMPILE_ERROR, [b"first"])
+
+
+def test_a_task_with_parts_is_cancelled(pool: Pool, tmp_path: Path) -> None:
+    end, parts = tmp_path / "end", SimpleQueue[bytes]()
+    future = pool.submit(Task("parts until", str(end).encode()), parts.put)
+    parts.get(timeout=60)
+    pool.cancel(future)
+    with pytest.raises(TaskFailed) as caught:
+        future.result(timeout=1)
+    assert caught.value.kind is ErrorKind.CANCELLED
+    end.touch()
+    assert pool.submit(Task("echo", b"ab")).result(timeout=60) == b"ba"
+
+
 def test_a_failure_keeps_its_kind(pool: Pool) -> None:
     failure = _failure(pool, Task("fail", b"way"))
     assert (failure.kind, failure.message) == (ErrorKind.COMPILE_ERROR, "no way")
@@ -156,6 +198,7 @@ def test_a_running_task_ends_for_its_caller_at_once_when_cancelled(pool: Pool) -
 
 def test_close_ends_what_is_open(pool: Pool) -> None:
     futures = [pool.submit(Task("sleep", b"0.5")) for _ in range(4)]
+    futures.append(pool.submit(Task("parts", b"abc"), lambda part: None))
     pool.close()
     for future in futures:
         with pytest.raises(TaskFailed) as caught:
@@ -172,6 +215,9 @@ def test_a_dead_worker_is_reported_as_lost(ray_cluster: None) -> None:
 
     pool = RayPool(work, workers=2)
     assert _failure(pool, Task("die", b"")).kind is ErrorKind.WORKER_LOST
+    with pytest.raises(TaskFailed) as caught:
+        pool.submit(Task("die", b""), lambda part: None).result(timeout=60)
+    assert caught.value.kind is ErrorKind.WORKER_LOST
     assert pool.submit(Task("echo", b"ab")).result(timeout=60) == b"ba"
     pool.close()
 

@@ -23,7 +23,7 @@ from farm.attempts import Attempts
 from farm.kernels import Flight, KernelBuilds
 from farm.metrics import FarmMetrics
 from farm.poison import Poison
-from farm.pool import Pool, Task, TaskFailed, settle
+from farm.pool import Heard, Pool, Task, TaskFailed, settle
 from farm.queue import NOBODY
 from farm.retry import RULES, ErrorKind
 from farm.urgency import Urgency
@@ -65,7 +65,7 @@ class HeldPool:
     def want(self, needs: str, tasks: int) -> None:
         """It is as large as it is."""
 
-    def submit(self, task: Task) -> Future[bytes]:
+    def submit(self, task: Task, heard: Heard | None = None) -> Future[bytes]:
         future: Future[bytes] = Future()
         self.open.append((task, future))
         return future

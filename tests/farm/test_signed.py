@@ -61,7 +61,7 @@ def test_graphs_kernels_and_fronts_are_signed(client: NewClient, stages: TinySta
         )
         here.resolver.publish_front(record)
         planned = stages.plan(job.graph_bytes, job.target, Options())
-        kernels = [kernel.key for kernel in planned.kernels]
+        kernels = [kernel.key for kernel in planned]
         for key in (job.key, record.key, *kernels):
             found = lookup(farm.store, key, trust=trust)
             assert found is not None, key
@@ -75,7 +75,7 @@ def test_a_planted_kernel_never_gets_into_a_signed_artifact(
     client: NewClient, stages: TinyStages
 ) -> None:
     store, job = MemoryStore(), graph_job("t.a")
-    (kernel,) = stages.plan(job.graph_bytes, job.target, Options()).kernels
+    (kernel,) = stages.plan(job.graph_bytes, job.target, Options())
     blobs = {"binary": b"planted"}
     publish(store, kernel.key, Manifest.of("kernel", blobs), blobs)
     with embedded_farm(stages=stages, workers=2, store=store) as farm:

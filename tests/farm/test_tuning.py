@@ -160,7 +160,7 @@ def test_a_graph_that_cannot_be_restored_is_given_up(
     left: tuple[MemoryStore, FarmJob], stages: TinyStages
 ) -> None:
     store, job = left
-    for planned in stages.plan(job.graph, job.target, job.options).kernels:
+    for planned in stages.plan(job.graph, job.target, job.options):
         store.delete_entry(planned.key)
     with running(stages, gpu=True, store=store) as farm:
         until(lambda: farm.metric('fusec_farm_tuned_total{outcome="failed"}') == 1)

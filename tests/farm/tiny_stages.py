@@ -2,7 +2,8 @@
 
 The name of an operator decides what its build does: `t.slow` takes a while, `t.held` until the
 test calls `go`, `t.bad` does not compile, `t.die` kills its worker process, `t.hog` runs out of
-memory, `t.flaky` dies once.
+memory, `t.flaky` dies once. A plan waits at `t.later` until the test calls `go`, and runs out of
+memory there the first time if it is `t.tired`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from fusec.ir.expr import integer
 from fusec.ir.graph import Graph, Node, Ref, TensorType
 from fusec.ir.wire import graph_from_bytes, graph_to_bytes
 from fusec.options import Options, Target
+from fusec.parts import Parts, finish
 from fusec.remote.jobs import GraphJob
 from fusec.remote.protocol import FarmJob, Priority
 from fusec.trace import Recorder
@@ -45,17 +47,21 @@ class TinyStages:
     toolchain: str = TOOLCHAIN
     variants: bool = False  # whether kernels have any, for a GPU to choose from
 
-    def plan(self, graph: bytes, target: Target, options: Options) -> Planned:
+    def plan(self, graph: bytes, target: Target, options: Options) -> Parts[PlannedKernel, Planned]:
         self.say("plan")
         names = [node.target for node in graph_from_bytes(graph).nodes if node.op == "call"]
         if "t.unlowerable" in names:
             raise LoweringError("no loops for t.unlowerable")
-        kernels = {}
-        for name in names:
+        made: dict[str, str] = {}
+        for name in dict.fromkeys(names):
             source = name.encode()
-            key = keys.make("kernel", digest(source + target.isa.encode()))
-            kernels[key] = PlannedKernel(digest(source), key, source)
-        return Planned(pack(names), tuple(kernels.values()))
+            made[digest(source)] = keys.make("kernel", digest(source + target.isa.encode()))
+            if name == "t.later":
+                self._wait_for_go()
+            if name == "t.tired" and self.count("plan") == 1:
+                raise MemoryError
+            yield PlannedKernel(digest(source), made[digest(source)], source)
+        return Planned(pack(names), made)
 
     def build(self, source: bytes, target: Target) -> bytes:
         name = source.decode()
@@ -99,13 +105,14 @@ class TinyStages:
     ) -> Found:
         """The same stages in this process, as `fusec.pipeline.compile_local`."""
         self.say("local")
-        planned = self.plan(graph_to_bytes(graph), target, options)
-        kept = lookup_many(store, [kernel.key for kernel in planned.kernels])
+        kernels: list[PlannedKernel] = []
+        planned = finish(self.plan(graph_to_bytes(graph), target, options), kernels.append)
+        kept = lookup_many(store, [kernel.key for kernel in kernels])
         binaries = {
             kernel.digest: kept[kernel.key].blobs["binary"]
             if kernel.key in kept
             else self.build(kernel.source, target)
-            for kernel in planned.kernels
+            for kernel in kernels
         }
         manifest, blobs = self.assemble(planned.plan, binaries)
         key = graph_fingerprint(graph_to_bytes(graph), target, options, TOOLCHAIN).key("graph")

@@ -156,5 +156,5 @@ def test_costs_make_sense():
     for kind, kernels in costs.kernels.items():
         assert len(kernels) >= 50, kind
         assert all(0 < kernel.cpu_s < 60 and kernel.source_bytes > 0 for kernel in kernels)
-        assert costs.plan_s(kind) > 0
+        assert 0 < costs.plan_s(kind).first_s <= costs.plan_s(kind).all_s
     assert random.Random(1).choice(costs.kernels["triton"]).binary_bytes > 0

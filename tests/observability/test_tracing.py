@@ -16,6 +16,7 @@ from farm.retry import ErrorKind
 from farm.stamp import split, stamped
 from farm.tracing import FarmTracing
 from fusec.demo.farm_process import importable
+from fusec.parts import finish
 from fusec.trace import Lap, Recorder
 from tests.observability.load import SPAN, trace_of, unconnected
 
@@ -130,9 +131,13 @@ def test_what_a_worker_did_comes_back_with_its_result(tmp_path):
     tracing = FarmTracing(f"file:{tmp_path}/x")
     job, task = JobId("", "f" * 64), Task("build", b"in", "kernel")
 
+    def exclaim(task):
+        yield from ()
+        return task.payload + b"!"
+
     def attempt():
         with tracing.attempt(task) as sent:
-            return tracing.opened(sent, stamped(lambda each: each.payload + b"!", sent))
+            return tracing.opened(sent, finish(stamped(exclaim, sent)))
 
     with tracing.gateway.serving("submit", f"00-{trace_of(0)}-{SPAN}-01"):
         tracing.submitted(job)
