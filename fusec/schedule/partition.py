@@ -7,7 +7,7 @@ their groups, so that a beam of them costs little.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from fusec.ir import expr as ex
@@ -36,11 +36,22 @@ class _Log(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class _Known:
+    """Times of groups, and whether a step fits into one, by all that these depend on."""
+
+    times: dict[tuple[object, ...], float] = field(default_factory=dict)
+    fits: dict[tuple[object, ...], tuple[str, tuple[Space, bool] | None]] = field(
+        default_factory=dict
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Partition:
     """``stored``: buffers that leave the region; ``overwritten``: inputs that the program changes.
     ``time``: nanoseconds of all groups so far, with values counted as stored once a reader is in
     another group. ``repeated``: (producer, reader) pairs of step numbers: computed again in the
-    reader's group."""
+    reader's group. ``known``: what any state of the search has found out of a group: equal groups
+    grow in many of them."""
 
     program: LoopProgram
     dependencies: Dependencies
@@ -54,6 +65,7 @@ class Partition:
     repeated: tuple[tuple[int, int], ...] = ()
     spilled: frozenset[int] = frozenset()  # buffers that some other group reads
     log: _Log | None = None
+    known: _Known = field(default_factory=_Known)
 
     @property
     def rules(self) -> Rules:
@@ -282,6 +294,15 @@ class Partition:
 
     def _time_of(self, index: int) -> float:
         group = self.groups[index]
+        members = group.members
+        again = tuple(pair for pair in self.repeated if pair[0] in members or pair[1] in members)
+        key = (members, group.outer, again, group.writes & self.spilled)
+        found = self.known.times.get(key)
+        if found is None:
+            found = self.known.times[key] = self._own_time(group)
+        return found
+
+    def _own_time(self, group: Placed) -> float:
         if self._dead(group):
             return 0.0
         space = group.space
@@ -344,7 +365,11 @@ class Partition:
         own = 1 << index
         if any(self.groups[i].before & own for i in _bits(required & ~own)):
             return "something between them runs in another kernel", None
-        return self.rules.fit(group, number, step)
+        key = (group.members, group.outer, number)
+        found = self.known.fits.get(key)
+        if found is None:
+            found = self.known.fits[key] = self.rules.fit(group, number, step)
+        return found
 
 
 def _append(own: _Log | None, base: _Log | None, log: _Log | None) -> _Log | None:

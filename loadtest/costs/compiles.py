@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import torch
+
 from cache.artifacts import Found
 from cache.memory import MemoryStore
 from cache.store import Store
@@ -90,6 +92,7 @@ def _one(found: Measured, name: str, layers: int, target: Target) -> None:
         example = models.build(name, layers=layers)
         return (lambda *inputs: example.model(*inputs)[0]), example.inputs, {}
 
+    torch._dynamo.reset()  # else it gives up compiling what it has compiled for other models
     options, recorder = Options(), Recorder()
     resolver = Resolver(MemoryStore(), None, options, recorder, compile_local=found.compile_local)
     prewarm(make, target, options, resolver, recorder=recorder)

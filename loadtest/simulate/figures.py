@@ -45,7 +45,7 @@ class Figures:
 
     efficiency: work that had to be done (every plan and distinct kernel once) over what the workers
     could have done from the first submit to the end of the last task. build_efficiency: the same
-    for kernels alone, from the end of the first plan. tuning: None where nothing is tuned.
+    for kernels alone, from when the first of them was begun. tuning: None where nothing is tuned.
     """
 
     ranks: int
@@ -76,7 +76,7 @@ def figures(world: World) -> Figures:
     steps = tally.busy.get(CPU, [])
     begin = tally.first_asked
     end = steps[-1][0] if steps else begin
-    planned = min(tally.plan_ends, default=begin)
+    built_from = begin if tally.first_built is None else tally.first_built
     workers = world.setup.nodes.cpu
     built = sum(tally.built.values())
     last = max((series[-1][0] for series in tally.ready.values()), default=0.0)
@@ -91,7 +91,7 @@ def figures(world: World) -> Figures:
         work_s=tally.work_s,
         efficiency=tally.work_s / (workers * span),
         busy=tally.busy_s() / (workers * span),
-        build_efficiency=kernel_s / (workers * max(end - planned, 1e-9)),
+        build_efficiency=kernel_s / (workers * max(end - built_from, 1e-9)),
         kernels=len(tally.built),
         compiles_per_kernel=built / max(1, len(tally.built)),
         most_compiles=max(tally.built.values(), default=0),

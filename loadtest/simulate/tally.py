@@ -29,7 +29,7 @@ class Tally:
     outcomes: Counter[str] = field(default_factory=Counter)  # graphs of ranks, by source
     work_s: float = 0.0  # of plans and kernels, each done for the first time
     lost: int = 0  # tasks whose worker died under them
-    plan_ends: list[float] = field(default_factory=list)
+    first_built: float | None = None  # when the first kernel was begun
     tuned: list[float] = field(default_factory=list)  # when a tuned artifact was put together
     gpu_leases: int = 0
     _asked: dict[bytes, tuple[str, float]] = field(default_factory=dict)
@@ -52,6 +52,8 @@ class Tally:
     def builds(self, kernel: SimKernel) -> None:
         """A worker starts on a kernel."""
         self.built[kernel.source] += 1
+        if self.first_built is None:
+            self.first_built = self.loop.time()
         if self.built[kernel.source] == 1:
             self.work_s += kernel.cpu_s
 
@@ -62,8 +64,6 @@ class Tally:
 
     def ended(self, task: Task) -> None:
         """A worker is through with it."""
-        if task.kind == "plan":
-            self.plan_ends.append(self.loop.time())
         self._step(self.busy, task.needs, -1)
 
     @property
