@@ -7,7 +7,6 @@ import contextvars
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from farm.metrics import FarmMetrics
 from farm.pool import Heard, Pool, Task, TaskFailed
@@ -88,8 +87,12 @@ class Attempts:
 
 def _here(heard: Heard) -> Heard:
     """The same for other threads, as this task of this event loop."""
-    told = asyncio.get_running_loop().call_soon_threadsafe
-    return partial(told, heard, context=contextvars.copy_context())
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+
+    def tell(part: bytes) -> None:
+        loop.call_soon_threadsafe(heard, part, context=context)
+
+    return tell
 
 
 def avoided(avoid: frozenset[str], error: TaskFailed) -> frozenset[str]:

@@ -72,9 +72,10 @@ class Planned:
         plan, keys, laps = body["plan"], body["keys"], body["laps"]
         if not isinstance(plan, bytes) or not isinstance(keys, dict) or not isinstance(laps, list):
             raise WireError("a planned graph is malformed")
-        if not all(isinstance(text, str) for text in (*keys, *keys.values())):
+        by_digest = {digest: key for digest, key in keys.items() if isinstance(key, str)}
+        if len(by_digest) < len(keys):
             raise WireError("the kernels of a planned graph are malformed")
-        return cls(plan, keys, tuple(_lap(item) for item in laps))
+        return cls(plan, by_digest, tuple(_lap(item) for item in laps))
 
 
 class Stages(Protocol):
