@@ -50,7 +50,7 @@ def test_of_the_ranks_that_come_at_once_few_send_their_graphs():
 
 def test_a_tenant_is_not_held_up_by_anothers_jobs():
     """The first job's delay beside many of another tenant, over the same on an idle farm."""
-    size = Size(workers=4, jobs=60)
+    size = Size(workers=4, jobs=90)
     alone, beside = (_play(name, size).tenants for name in ("mixed-alone", "mixed"))
     assert beside["large"].ready_last_s > 45.0, "there is work for all workers all the time"
     delay_s = beside["small"].ready_last_s - 30.0
