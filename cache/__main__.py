@@ -200,21 +200,15 @@ def _serve(config: ServiceConfig) -> int:
     # With the extra only: `token` and `--help` work without it.
     import uvicorn
 
-    from cache.embedded import KEEP_ALIVE_SECONDS, address_of, listen
+    from cache.embedded import address_of, listen
+    from cache.http_server import server_config
     from cache.service import create_app
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line a request to the farm
     server = uvicorn.Server(
-        uvicorn.Config(
-            create_app(config),
-            log_level="warning",
-            access_log=False,
-            ws="none",
-            lifespan="on",
-            timeout_graceful_shutdown=30,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            **config.tls().uvicorn(),
+        server_config(
+            create_app(config), config.tls(), drain_s=30, lifespan="on", log_level="warning"
         )
     )
     with listen(config.host, config.port) as listener:

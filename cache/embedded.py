@@ -14,13 +14,11 @@ import uvicorn
 from cache.asgi import App
 from cache.config import ServiceConfig
 from cache.errors import ConfigError, NotReachable
+from cache.http_server import server_config
 from cache.service import create_app
 from cache.store import SwapStore
 from cache.tls import ServerTls
 
-KEEP_ALIVE_SECONDS = 30
-"""For how long a server keeps an idle connection. Clients give theirs up after 5 seconds: a server
-that did so too would now and then close one just as a request comes."""
 _START_SECONDS = 30.0
 
 
@@ -54,16 +52,7 @@ def serve_app_in_thread(
     shown = tls or ServerTls()
     with listen(host, port) as listener:
         server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                ws="none",
-                lifespan="on",
-                timeout_graceful_shutdown=5,
-                timeout_keep_alive=KEEP_ALIVE_SECONDS,
-                **shown.uvicorn(),
-            )
+            server_config(app, shown, drain_s=5, lifespan="on", log_config=None)
         )
         thread = threading.Thread(
             target=server.run,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -118,6 +119,7 @@ def _resources() -> int:
 def _serve(config: FarmConfig) -> int:
     import uvicorn
 
+    from cache.http_server import server_config
     from farm.open_farm import open_app, open_pool
 
     if not config.cache_url:
@@ -152,21 +154,24 @@ def _serve(config: FarmConfig) -> int:
             f"at {config.tls().scheme}://{config.host}:{config.port}",
             file=sys.stderr,
         )
-        uvicorn.run(
-            open_app(config, pool, app_store, open_namespace=open_store),
-            host=config.host,
-            port=config.port,
-            log_level="warning",
-            access_log=False,
-            ws="none",
-            timeout_graceful_shutdown=30,
-            **config.tls().uvicorn(),
+        server = uvicorn.Server(
+            server_config(
+                open_app(config, pool, app_store, open_namespace=open_store),
+                config.tls(),
+                drain_s=30,
+                host=config.host,
+                port=config.port,
+                log_level="warning",
+            )
         )
+        # Once it has drained, uvicorn raises again the signal that told it to stop.
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run()
     finally:
         pool.close()
         for store in stores:
             store.close()
-    return 0
+    return 0 if server.started else 1
 
 
 def _embedded(arguments: dict[str, object]) -> int:
