@@ -145,9 +145,12 @@ def _timeout(params: dict[str, str], body: bytes, *, only: bool) -> httpx.Timeou
     if only:
         return httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
     try:
-        wait_s = min(max(float(params.get("wait", "0")), 0.0), ANSWER_SECONDS)
+        wait_s = float(params.get("wait", "0"))
     except ValueError as error:
         raise ProtocolError("wait is no number") from error
+    if not wait_s >= 0:  # also refuses a NaN
+        raise ProtocolError("wait is out of range")
+    wait_s = min(wait_s, ANSWER_SECONDS)
     answer_s = SPARE_SECONDS + wait_s + len(body) / UPLOAD_BYTES_PER_SECOND
     return httpx.Timeout(answer_s, connect=SPARE_SECONDS)
 

@@ -170,7 +170,8 @@ def test_what_is_about_one_graph_goes_to_one_gateway():
                 met.add(expected)
             assert met == {"one", "two"}
             assert http.post("/v1/compile/submit", content=b"x").status_code == 200
-            assert http.get(f"/v1/compile/{GRAPHS[0]}?wait=x").status_code == 400
+            for wrong in ("x", "nan", "-1"):
+                assert http.get(f"/v1/compile/{GRAPHS[0]}?wait={wrong}").status_code == 400
 
 
 @pytest.mark.parametrize("fault", ["closed", "silent", "breaks off", "drained"])
