@@ -156,6 +156,10 @@ class JobBook:
         if job is not None and not job.state.final:
             self._waiters.heard(name, waiter, now)
 
+    def turn(self, name: JobId) -> int:
+        """After how many answers a waiter's turn comes, where each of all jobs has as many."""
+        return self._waiters.count(name) * self._waiters.jobs()
+
     def waiters(self, name: JobId) -> int:
         """How many wait for a job."""
         return self._waiters.count(name)

@@ -11,7 +11,8 @@ from farm.book import JobBook
 from farm.job import Job, JobId
 
 NEWS_S: Final = 1e-3
-"""Between two answers about one job that is not over: each costs this process that much."""
+"""Between two answers about jobs that are not over: each costs this process about that much. Jobs
+share them alike, and those who wait for a job share its own."""
 
 _Events = dict[JobId, asyncio.Event]
 
@@ -49,7 +50,7 @@ class Changes:
             job = self._book.get(name)
             if job is None or job.state.final or now >= until:
                 return job
-            quiet = min(until, asked + NEWS_S * self._book.waiters(name))
+            quiet = min(until, asked + self._book.turn(name) * NEWS_S)
             if now < quiet:
                 await _wait(self._ends, name, quiet - now)
             elif job.seq > after:

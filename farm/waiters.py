@@ -32,6 +32,10 @@ class Waiters:
         """How many wait."""
         return len(self._heard.get(job, ()))
 
+    def jobs(self) -> int:
+        """How many jobs are waited for."""
+        return len(self._heard)
+
     def last_heard(self, job: JobId) -> float | None:
         """When anybody who waits was last heard of; None where nobody does."""
         heard = self._heard.get(job)
