@@ -149,8 +149,10 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("torch.maximum({a}, {b})", "nn"),
     Operation("torch.minimum({a}, {b})", "nn"),
     Operation("{a} / ({b}.abs() + 1)", "nn"),
-    Operation("{a} % ({b}.abs() + 1)", "ff", weight=0.4),
-    Operation("torch.fmod({a}, {b}.abs() + 1)", "ff", weight=0.4),
+    # A divisor that is not rounded in half precision: a remainder jumps, and inside one step nothing
+    # says by how much rounding may have moved it.
+    Operation("{a} % {b}.abs().clamp(min=1)", "ff", weight=0.4),
+    Operation("torch.fmod({a}, {b}.abs().clamp(min=1))", "ff", weight=0.4),
     Operation("torch.atan2({a}, {b})", "ff", weight=0.4),
     Operation("torch.floor_divide({a}, {b}.abs().clamp(1, 9))", "ii", weight=0.5),
     Operation("torch.add({a}, {b}, alpha={k})", "nn", _number, 0.7),
