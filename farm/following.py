@@ -22,6 +22,8 @@ log = logging.getLogger("fusec.farm")
 
 NEWS_S: Final = 0.1
 """Between two questions to an owner: thousands may wait here for the same job."""
+AGAIN_S: Final = 1.0
+"""Between two looks at the lease of an owner that has gone."""
 _PASSING: Final = frozenset({ErrorKind.CANCELLED.value, ErrorKind.ABANDONED.value})
 """Failures that are about the owner's waiters and not about the graph."""
 
@@ -102,17 +104,27 @@ class Following:
                 left = max(NEWS_S, look_at - self._clock())
                 status = await self._ask(lease, job, heard, left)
                 if status is None:
-                    await asyncio.sleep(left)
+                    look_at = await self._soon(look_at)
                     continue
                 heard = status.seq
                 end = await self._end(job, space, status)
                 if end is not None:
                     return end
-                await asyncio.sleep(left if status.state.final else NEWS_S)
+                if status.state.final:
+                    look_at = await self._soon(look_at)
+                else:
+                    await asyncio.sleep(NEWS_S)
         except asyncio.CancelledError:
             if lease is not None and self._peers is not None:
                 await self._peers.leave(lease, job.id)
             raise
+
+    async def _soon(self, look_at: float) -> float:
+        """Wait for when to look at the lease of an owner that has no more to say: it has gone, and
+        has let go of the job or is just about to."""
+        look_at = min(look_at, self._clock() + AGAIN_S)
+        await asyncio.sleep(look_at - self._clock())
+        return look_at
 
     async def _owner(self, job: Job, space: Space, known: Lease | None) -> Lease | None:
         """Whose the job is; while the store does not answer, what was known before."""

@@ -45,6 +45,9 @@ class Rank:
 
     def __init__(self, client: Any, plan: Plan, number: int) -> None:
         self._client = client
+        # Else geventhttpclient makes an error of them, for which it reads msgpack as text.
+        agent = client.client
+        agent.valid_response_codes = agent.valid_response_codes | {404, 429}
         self._waiter = f"rank-{number}"
         self._headers = {"authorization": f"Bearer {plan.token}", "content-type": wire.MSGPACK}
         if plan.namespace:

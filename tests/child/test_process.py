@@ -77,7 +77,7 @@ def test_a_crash_tells_its_signal_and_what_was_written(child) -> None:
 def test_an_interrupt_ends_it(child, monkeypatch) -> None:
     """Else the answer to what was interrupted would be taken for the next one."""
 
-    def interrupted(deadline: float) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(child, "_receive", interrupted)

@@ -222,15 +222,17 @@ def test_a_poll_at_another_gateway_is_answered_by_the_owner(tmp_path: Path) -> N
 
 
 def test_a_failure_at_the_owner_is_the_followers_too(tmp_path: Path) -> None:
-    with running(tmp_path, slow_s=2.0, lease_s=60.0) as cluster:
+    with running(tmp_path, slow_s=0.0, lease_s=60.0) as cluster:
         gateways = [cluster.gateway(free_port()) for _ in range(2)]
-        job = farm_job("t.slow", "t.bad")
+        job = farm_job("t.later", "t.bad")
         remotes = [cluster.client(cluster.service(url)) for url in gateways]
         with ThreadPoolExecutor(2) as threads:
             waits = [
                 threads.submit(FarmClient(remote).wait, job, timeout_s=PATIENCE_S)
                 for remote in remotes
             ]
+            until(lambda: sum(metric(url, "fusec_farm_following") for url in gateways) == 1)
+            cluster.stages.go()
             for wait in waits:
                 with pytest.raises(Exception, match="gcc: no"):
                     wait.result(PATIENCE_S)

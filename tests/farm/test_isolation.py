@@ -22,6 +22,7 @@ from farm.pool import Task, TaskFailed
 from farm.retry import ErrorKind
 from farm.workers import PlannedKernel, build_task, built
 from fusec.options import Target
+from fusec.parts import finish
 
 PROGRAM = "tests.farm.isolated_tasks"
 ROOT = str(Path(__file__).parents[2])
@@ -43,14 +44,18 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+def _do(task: Task, runner: Isolated = ISOLATED) -> bytes:
+    return finish(runner(task))
+
+
 def _failure(kind: str, runner: Isolated = ISOLATED) -> TaskFailed:
     with pytest.raises(TaskFailed) as caught:
-        runner(Task(kind, b"", f"the {kind}"))
+        _do(Task(kind, b"", f"the {kind}"), runner)
     return caught.value
 
 
 def _pid() -> bytes:
-    return ISOLATED(Task("pid", b""))
+    return _do(Task("pid", b""))
 
 
 def _alive(pid: int) -> bool:
@@ -68,7 +73,7 @@ def _wait_gone(*pids: int) -> None:
 
 
 def test_a_child_is_kept_for_the_next_task() -> None:
-    assert ISOLATED(Task("echo", b"abc")) == b"cba"
+    assert _do(Task("echo", b"abc")) == b"cba"
     first = _pid()
     assert _pid() == first
     assert int(first) != os.getpid()
@@ -116,7 +121,7 @@ def test_no_network() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port), timeout=5):
-            assert ISOLATED(Task("connect", str(port).encode())) != b"connected"
+            assert _do(Task("connect", str(port).encode())) != b"connected"
 
 
 def test_a_filter_where_there_are_no_namespaces() -> None:
@@ -146,8 +151,8 @@ def test_no_credentials_and_no_files_of_the_parent(monkeypatch: pytest.MonkeyPat
     _failure("exit")  # the next child starts with all that around it
     with open(os.devnull) as file:
         os.set_inheritable(file.fileno(), True)
-        seen = ISOLATED(Task("environment", b"")).decode()
-        files = ISOLATED(Task("files", b"")).split()
+        seen = _do(Task("environment", b"")).decode()
+        files = _do(Task("files", b"")).split()
     assert "secret" not in seen
     assert "fusec-child-" in seen
     # The two pipes, the three standard ones, and the listing itself.
@@ -155,7 +160,7 @@ def test_no_credentials_and_no_files_of_the_parent(monkeypatch: pytest.MonkeyPat
 
 
 def test_its_folder_goes_with_it() -> None:
-    environment = ISOLATED(Task("environment", b"")).decode()
+    environment = _do(Task("environment", b"")).decode()
     folder = dict(ast.literal_eval(environment))["TMPDIR"]
     assert Path(folder).exists()
     _failure("segfault")
@@ -163,7 +168,7 @@ def test_its_folder_goes_with_it() -> None:
 
 
 def test_descendants_end_with_it() -> None:
-    left = int(ISOLATED(Task("leave behind", b"")))
+    left = int(_do(Task("leave behind", b"")))
     below = _descendants(left)
     assert _alive(left)
     _failure("exit")
@@ -176,13 +181,14 @@ def test_nothing_is_left_when_the_worker_is_killed() -> None:
         "import os, sys, time\n"
         "from farm.isolation import Isolated\n"
         "from farm.pool import Task\n"
+        "from fusec.parts import finish\n"
         f"run = Isolated(2 << 30, wall_s=60.0, cpu_s=60.0, program={PROGRAM!r})\n"
-        "pids = [run(Task('pid', b'')), run(Task('leave behind', b''))]\n"
+        "pids = [finish(run(Task(kind, b''))) for kind in ('pid', 'leave behind')]\n"
         "print(*[int(pid) for pid in pids], flush=True)\n"
         "if os.fork() == 0:\n"
         "    time.sleep(60)\n"
         "    os._exit(0)\n"
-        "run(Task('hang', b''))\n"
+        "finish(run(Task('hang', b'')))\n"
     )
     worker = subprocess.Popen(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": ROOT}, text=True,
@@ -212,7 +218,7 @@ def test_one_bad_kernel_of_a_batch_costs_itself() -> None:
     names = ("t.a", "t.die", "t.bad", "t.hog", "t.b")
     kernels = [PlannedKernel(digest(n.encode()), f"kernel/{n}", n.encode()) for n in names]
     task = build_task(kernels, Target("cpu", "x86-64-v3"), "five kernels")
-    outcomes = built(ISOLATED(task))
+    outcomes = built(_do(task))
     found = {}
     for name, kernel in zip(names, kernels, strict=True):
         outcome = outcomes[kernel.digest]

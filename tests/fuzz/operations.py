@@ -149,7 +149,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("torch.maximum({a}, {b})", "nn"),
     Operation("torch.minimum({a}, {b})", "nn"),
     Operation("{a} / ({b}.abs() + 1)", "nn"),
-    # A divisor that is not rounded in half precision: a remainder jumps, and inside one step nothing
+    # A divisor that half precision does not round: a remainder jumps, and inside one step nothing
     # says by how much rounding may have moved it.
     Operation("{a} % {b}.abs().clamp(min=1)", "ff", weight=0.4),
     Operation("torch.fmod({a}, {b}.abs().clamp(min=1))", "ff", weight=0.4),

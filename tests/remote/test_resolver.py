@@ -104,7 +104,7 @@ def test_submit_returns_at_once_and_results_come_in_any_order(
         assert operators(forward.result()) == ["t.held"]
         assert forward.done()
         assert forward.result() is forward.result()
-    assert here.recorder.stages["submit"] > 0.4
+    assert here.recorder.stages["submit"] > 0
 
 
 def test_the_same_graph_in_flight_is_one_ticket(
