@@ -83,10 +83,10 @@ def test_rules_and_dashboards_are_the_files():
 
 
 def test_a_pod_ends_after_its_requests():
-    # uvicorn's timeout_graceful_shutdown in both commands.
+    # What both commands give requests in flight.
     for package in ("cache", "farm"):
         text = (CHART.parents[2] / package / "__main__.py").read_text()
-        assert "timeout_graceful_shutdown=30" in text
+        assert "drain_s=30" in text
     documents = _render("values-s3-aws.yaml")
     for where, name in (("cache", "cache"), ("gateway", "gateway")):
         (pod,) = (pod for pod in pods(documents) if pod.where == f"Deployment/fusec-{where}")
