@@ -74,6 +74,8 @@ class Binaries:
             log.error("a plan hands on no kernels: %s", error, extra={"action": "plan"})
             return  # `all` misses them
         new = {k.key: k for k in kernels if k.key not in self._waits}
+        if not new:
+            return
         search = asyncio.create_task(self._search([*new.values()]))
         self._searches.append(search)
         self._waits.update((key, asyncio.create_task(_binary(key, search))) for key in new)

@@ -125,10 +125,12 @@ class Tuning:
         except TaskFailed:
             pass  # counted already; it is tuned now or never
         self._add(_Turn(graph.tenant, request.fingerprint, request.target, graph))
+        self._begin()
 
     def add(self, tenant: str, graph: str, target: Target, *, again: bool = False) -> None:
         """Have a graph of the store tuned when its turn comes. again: though it is."""
         self._add(_Turn(tenant, graph, target, again=again))
+        self._begin()
 
     def holds(self, name: tuple[str, str]) -> bool:
         """Whether a graph, by tenant and fingerprint, waits or is in work here."""
@@ -148,10 +150,11 @@ class Tuning:
         if self._closed or self.holds(turn.name) or len(self._waiting) >= MOST_WAITING:
             return
         self._wait(turn)
-        self._begin()
 
     def _wait(self, turn: _Turn) -> None:
         self._waiting[turn.name] = turn
+        if not turn.size:
+            return  # as all that an index lists
         held = sum(each.size for each in self._waiting.values())
         for each in self._waiting.values():
             if held <= MOST_BYTES:
@@ -196,7 +199,7 @@ class Tuning:
         before = self._listed.get(tenant, set(rows))
         self._listed[tenant] = set(rows)
         for graph in rows.keys() & before:
-            self.add(tenant, graph, rows[graph])
+            self._add(_Turn(tenant, graph, rows[graph]))  # `_look` begins, once for all
 
     def _over(self, name: tuple[str, str], device: str, task: asyncio.Task[None]) -> None:
         del self._tasks[name]

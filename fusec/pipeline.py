@@ -263,9 +263,9 @@ def compile_local(
     """Compile in this process and keep the artifact and its kernels in ``store``.
 
     The variants of GPU kernels are raced where this process has the target's GPU, and under
-    max-autotune partitions into kernels too. Kernels that the
-    store has are not built again. Raises CompilerError; a store that fails to
-    keep something is counted (``store_full``) and otherwise ignored.
+    max-autotune partitions into kernels too. Kernels that the store has are not built again. Raises
+    CompilerError; a store that fails to keep something is counted (``store_full``) and otherwise
+    ignored.
     """
     made = plan(graph, target, options, recorder=recorder)
     with recorder.span("build"):
