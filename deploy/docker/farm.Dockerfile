@@ -42,7 +42,7 @@ FROM base AS cpu-build
 ARG TORCH
 ARG TORCH_INDEX=""
 RUN python -m venv /opt/fusec \
- && /opt/fusec/bin/pip install --no-cache-dir ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} "${TORCH}" numpy
+ && /opt/fusec/bin/pip install --no-cache-dir ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} "${TORCH}"
 COPY --from=source /wheel /wheel
 RUN wheel="$(echo /wheel/*.whl)" \
  && /opt/fusec/bin/pip install --no-cache-dir "${wheel}[kuberay,gpu,tracing]" "${TORCH}"
@@ -51,7 +51,7 @@ RUN wheel="$(echo /wheel/*.whl)" \
 FROM base AS gpu-build
 ARG TORCH
 RUN python -m venv /opt/fusec \
- && /opt/fusec/bin/pip install --no-cache-dir "${TORCH}" numpy
+ && /opt/fusec/bin/pip install --no-cache-dir "${TORCH}"
 COPY --from=source /wheel /wheel
 RUN wheel="$(echo /wheel/*.whl)" \
  && /opt/fusec/bin/pip install --no-cache-dir "${wheel}[kuberay,tracing]" "${TORCH}"

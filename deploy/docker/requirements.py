@@ -12,7 +12,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 PATH: Final = Path(__file__).parent / "cache-requirements.txt"
-NOT_IMPORTED: Final = frozenset({"torch", "rich"})
+NOT_IMPORTED: Final = frozenset({"torch", "numpy", "rich"})
 """What the distribution needs and `python -m cache` does not."""
 EXTRAS: Final = ("cache", "tracing")
 _HEAD: Final = """\

@@ -9,6 +9,7 @@ buffers are tiny: those stay in the cache in real use too.
 from __future__ import annotations
 
 import ctypes
+import functools
 import random
 import struct
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 from fusec.codegen.gpu_binary import GpuBinary
 from fusec.ir.dtypes import DTYPES
+from fusec.tune.agree import differing
 from fusec.tune.cuda import Cuda, CudaError, Kernel
 
 _ALIGNMENT: Final = 256
@@ -87,8 +89,6 @@ class Bench:
 
     def agree(self, number: int) -> bool:
         """Whether a candidate leaves the same."""
-        from fusec.tune.agree import differing  # torch takes seconds, and is needed here alone
-
         found = self._left_by(number)
         kinds = [dtype for (_, dtype, _), pieces in self._windows() for _ in pieces]
         triples = zip(found, self._wanted, kinds, strict=True)
@@ -175,6 +175,7 @@ def layout(buffers: list[tuple[int, str, int]]) -> tuple[list[int], int]:
     return places, max(total, _ALIGNMENT)
 
 
+@functools.lru_cache(maxsize=64)
 def pattern(dtype: str, below: int) -> bytes:
     """Values that a model could hold: numbers around one, or integers below a bound."""
     random_ = random.Random(dtype)
