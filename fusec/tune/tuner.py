@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,7 +18,7 @@ from fusec.codegen.gpu_binary import GpuBinary
 from fusec.codegen.triton_toolchain import compile_variants, compiler_version
 from fusec.errors import ChildLost, CompileError
 from fusec.trace import Recorder
-from fusec.tune.device import Device
+from fusec.tune.device import Device, device_class, visible_gpus
 from fusec.tune.neighbours import STEPS, next_step
 from fusec.tune.problem import Problem
 from fusec.tune.race_variants import LATE, Raced, race_variants
@@ -58,81 +59,113 @@ def tune(
     with recorder.span("tune"):
         if not descend and not any(len(p.source.variants) > 1 for p in problems):
             return [Tuned(p, why=_SINGLE) for p in problems]
-        timer = Timer(ordinal)
+        gpus = visible_gpus()
         try:
-            try:
-                device = timer.open()
-                compiler = compiler_version()
-            except (ChildLost, CompileError) as error:
-                return [Tuned(p, why=error.message) for p in problems]
-            deadline = time.monotonic() + budget_s
-            return _Run(device, compiler, timer, deadline, store, recorder).tune(problems, descend)
-        finally:
-            timer.close()
+            compiler = compiler_version()
+        except CompileError as error:
+            return [Tuned(p, why=error.message) for p in problems]
+        if ordinal >= len(gpus):
+            return [Tuned(p, why=f"there is no GPU {ordinal}") for p in problems]
+        name, isa = gpus[ordinal]
+        records = _Records(device_class(name, isa), isa, compiler, store, descend, recorder)
+        deadline = time.monotonic() + budget_s
+        return _tune(problems, records, ordinal, deadline, recorder)
 
 
 _SINGLE: Final = "it has one variant"
 
 
+def _tune(
+    problems: Sequence[Problem],
+    records: _Records,
+    ordinal: int,
+    deadline: float,
+    recorder: Recorder,
+) -> list[Tuned]:
+    found = {place: records.find(problem) for place, problem in enumerate(problems)}
+    racing = {place: problems[place] for place, known in found.items() if known is None}
+    why = LATE
+    if racing:
+        timer = Timer(ordinal)
+        with ThreadPoolExecutor(1, thread_name_prefix="fusec-timer") as starter:
+            # Its child starts, and makes a context, while the first variants are compiled.
+            races = _Races(starter.submit(timer.open), timer, deadline, recorder)
+            try:
+                found |= races.run(racing, records)
+            except ChildLost as error:  # it did not start: what a variant does stays in its race
+                why = error.message
+            finally:
+                races.opening.exception()  # it may not have been waited for
+                timer.close()
+    result = [found[place] or Tuned(p, why=why) for place, p in enumerate(problems)]
+    untuned = sum(t.binary is None and t.why != _SINGLE for t in result)
+    recorder.count("kernels_untuned", untuned)
+    return result
+
+
 @dataclass(frozen=True, slots=True)
-class _Run:
-    device: Device
+class _Records:
+    """What is known of kernels without timing them, and what is kept for the next time."""
+
+    device_class: str
+    isa: str
     compiler: str
-    timer: Timer
-    deadline: float
     store: Store | None
+    descend: bool
     recorder: Recorder
 
-    def tune(self, problems: Sequence[Problem], descend: bool) -> list[Tuned]:
-        found: dict[int, Tuned] = {}
-        racing: dict[int, Problem] = {}
-        for place, problem in enumerate(problems):
-            known = self._without_timing(problem, descend)
-            if known is None:
-                racing[place] = problem
-            else:
-                found[place] = known
-        raced: dict[int, Raced] = {}
-        for place, outcome in self._races(racing):
-            if isinstance(outcome, str):
-                found[place] = Tuned(problems[place], why=outcome)
-            else:
-                raced[place] = outcome
-        if descend:
-            raced = self._descend(problems, raced)
-        for place, best in raced.items():
-            found[place] = self._kept(problems[place], best, descend)
-        result = [found.get(place, Tuned(p, why=LATE)) for place, p in enumerate(problems)]
-        untuned = sum(t.binary is None and t.why != _SINGLE for t in result)
-        self.recorder.count("kernels_untuned", untuned)
-        return result
-
-    def _without_timing(self, problem: Problem, descend: bool) -> Tuned | None:
-        if len(problem.source.variants) == 1 and not descend:
+    def find(self, problem: Problem) -> Tuned | None:
+        if len(problem.source.variants) == 1 and not self.descend:
             return Tuned(problem, why=_SINGLE)
-        if problem.source.isa != self.device.isa:
-            return Tuned(problem, why=f"it is for {problem.source.isa}, not {self.device.isa}")
+        if problem.source.isa != self.isa:
+            return Tuned(problem, why=f"it is for {problem.source.isa}, not {self.isa}")
         if self.store is None:
             return None
-        known = find(self.store, self._key(problem, descend))
+        known = find(self.store, self._key(problem))
         if known is None:
             return None
         self.recorder.count("tuning_hits")
         return Tuned(problem, known[1], known[0])
 
-    def _kept(self, problem: Problem, best: Raced, descend: bool) -> Tuned:
+    def keep(self, problem: Problem, best: Raced) -> Tuned:
         self.recorder.count("kernels_tuned")
         if self.store is not None:
-            standing = keep(self.store, self._key(problem, descend), best.record, best.binary)
+            standing = keep(self.store, self._key(problem), best.record, best.binary)
             if standing is not None:
                 return Tuned(problem, standing[1], standing[0])
             self.recorder.count("store_full")
         return Tuned(problem, best.binary, best.record)
 
-    def _key(self, problem: Problem, descend: bool) -> str:
-        return record_key(problem.source, self.device.device_class, self.compiler, descend)
+    def _key(self, problem: Problem) -> str:
+        return record_key(problem.source, self.device_class, self.compiler, self.descend)
 
-    def _descend(self, problems: Sequence[Problem], raced: Mapping[int, Raced]) -> dict[int, Raced]:
+
+@dataclass(frozen=True, slots=True)
+class _Races:
+    """opening: what the timer is of, once it is open."""
+
+    opening: Future[Device]
+    timer: Timer
+    deadline: float
+    recorder: Recorder
+
+    def run(self, problems: Mapping[int, Problem], records: _Records) -> dict[int, Tuned]:
+        """The outcomes of all that are decided in time. Raises ChildLost where nothing can be
+        timed."""
+        found: dict[int, Tuned] = {}
+        raced: dict[int, Raced] = {}
+        for place, outcome in self._races(problems):
+            if isinstance(outcome, str):
+                found[place] = Tuned(problems[place], why=outcome)
+            else:
+                raced[place] = outcome
+        if records.descend:
+            raced = self._descend(problems, raced)
+        return found | {place: records.keep(problems[place], r) for place, r in raced.items()}
+
+    def _descend(
+        self, problems: Mapping[int, Problem], raced: Mapping[int, Raced]
+    ) -> dict[int, Raced]:
         """From each winner on to its neighbours, all kernels a step at a time."""
         best = dict(raced)
         history = {place: [problems[place]] for place in raced}
@@ -171,7 +204,12 @@ class _Run:
 
     def _race(self, ready: _Gathered) -> Raced | str:
         outcome = race_variants(
-            ready.problem, ready.binaries, ready.left_out, self.timer, self.device, self.deadline
+            ready.problem,
+            ready.binaries,
+            ready.left_out,
+            self.timer,
+            self.opening.result(),
+            self.deadline,
         )
         if isinstance(outcome, Raced):
             self.recorder.count("variants_timed", len(outcome.record.samples))
