@@ -26,7 +26,7 @@ _MOST_LAUNCHES: Final = 128
 _GRAPH_MS: Final = 0.3  # least time of a graph, so that events' resolution does not show
 _MEMORY_PART: Final = 0.9  # of what is free
 _PATTERN: Final = 1 << 14  # elements
-_COMPARED_BYTES: Final = 64 << 20  # of what a variant leaves in memory
+_COMPARED_BYTES: Final = 16 << 20  # of what a variant leaves in memory
 _PIECES: Final = 64
 _UNIT: Final = 16  # bytes: a multiple of the size of every type
 
