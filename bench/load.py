@@ -64,11 +64,12 @@ def run(
     seconds: float,
     connections: int,
     seen: Callable[[Sample], None] = lambda _: None,
+    rate: float = math.inf,
 ) -> Figure:
     """Ask for `seconds` over all connections at once; each has asked once before the time begins.
 
-    `seen` is told each sample as it is taken: ten of them, or one a minute. Raises what the first
-    connection to fail raised.
+    `seen` is told each sample as it is taken: ten of them, or one a minute. `rate`: at most so many
+    requests a second, of all connections together. Raises what the first connection to fail raised.
     """
     started = threading.Barrier(connections + 1)
     stop = threading.Event()
@@ -83,7 +84,9 @@ def run(
                 connection.sendall(case.requests[turn % len(case.requests)])
                 case.reply(connection, buffer)
                 started.wait()
-                while not stop.is_set():
+                due = time.perf_counter()
+                while not stop.wait(max(0.0, due - time.perf_counter())):
+                    due += connections / rate
                     turn += 1
                     connection.sendall(case.requests[turn % len(case.requests)])
                     served[me] += case.reply(connection, buffer)

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import math
 import secrets
 import shutil
 import socket
@@ -35,7 +36,7 @@ first tenth of a case (its first minute, in long runs) to its end.
 _EXAMPLES = """\
 examples:
   python -m bench.service                     about a minute
-  python -m bench.service --seconds 3600 --sides churn --memory
+  python -m bench.service --seconds 3600 --sides churn --memory --rate 250
                                               is its memory flat over an hour of load?
   python -m bench.service --quick --json out.json
 """
@@ -69,7 +70,13 @@ def main(argv: list[str] | None = None) -> int:
                 for name, case in cases.items():
                     told = _teller(out, name, side) if arguments.memory else lambda _: None
                     figure = load.run(
-                        pid, port, case, arguments.seconds, arguments.connections, told
+                        pid,
+                        port,
+                        case,
+                        arguments.seconds,
+                        arguments.connections,
+                        told,
+                        arguments.rate,
                     )
                     found.setdefault(name, {})[side] = figure
                     _say(out, _line(name, side, figure))
@@ -123,6 +130,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--memory", action="store_true", help="print the memory over time as well")
     parser.add_argument("--connections", type=int, default=16, help="default: 16")
+    parser.add_argument(
+        "--rate",
+        type=float,
+        default=math.inf,
+        help="at most so many requests a second; default as many as there can be",
+    )
     parser.add_argument(
         "--quick", action="store_true", help="a third of a second each: a smoke test"
     )
