@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -21,6 +22,9 @@ MAX_PARAMS: Final = 16
 SEND_BYTES: Final = 512 << 10
 """A body goes out in pieces of at most so many bytes. Between two the server waits for a peer that
 is slow; what it was given and could not send it copies."""
+PATIENCE_S: Final = 30.0
+MIN_RATE: Final = 16 << 10
+"""Bytes a second, beyond PATIENCE_S, at which a body must come."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +115,20 @@ class Request:
 
     async def body(self, limit: int) -> bytes:
         """The body, of at most `limit` bytes. Raises TooLarge before reading more, and
-        ProtocolError if the peer goes away in the middle."""
+        ProtocolError if the peer goes away in the middle or is slower than MIN_RATE."""
         declared = self.headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > limit:
             raise TooLarge(f"a body of {declared[:20]} bytes, limit {limit}")
+        try:
+            async with asyncio.timeout(PATIENCE_S) as ends:
+                return await self._read(limit, ends)
+        except TimeoutError as error:
+            raise ProtocolError(f"the body came at less than {MIN_RATE} bytes a second") from error
+
+    async def _read(self, limit: int, ends: asyncio.Timeout) -> bytes:
+        """The body; each byte of it moves the end of our patience."""
         chunks: list[bytes] = []
-        size = 0
+        size, begun = 0, asyncio.get_running_loop().time()
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
@@ -128,6 +140,7 @@ class Request:
                 raise TooLarge(f"a body of more than {limit} bytes")
             if not message.get("more_body", False):
                 return b"".join(chunks) if len(chunks) > 1 else chunk
+            ends.reschedule(begun + PATIENCE_S + size / MIN_RATE)
 
     async def value(self, limit: int) -> Value:
         """The body as msgpack. Raises ProtocolError unless it says that it is msgpack.

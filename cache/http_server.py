@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import TimerHandle, Transport
 from typing import Any, Final
 
 import uvicorn
@@ -11,33 +12,79 @@ from cache.asgi import App
 from cache.tls import ServerTls
 
 MAX_HEAD: Final = 64 << 10
-"""Bytes of a request's line and headers together."""
+"""Bytes of a request's line and headers, beyond those that came together with its first one."""
+HEAD_S: Final = 30.0
+"""For how long a head may be under way, from the connection or its first byte on."""
+ANSWER_S: Final = 60.0
+"""For how long a peer may take nothing more of an answer. It is given at most `asgi.SEND_BYTES` at
+once, so this is nine kilobytes a second."""
 KEEP_ALIVE_S: Final = 30
 """For how long a server keeps an idle connection. Clients give theirs up after 5 seconds: a server
 that did so too would now and then close one just as a request comes."""
 
 
-class BoundedHead(HttpToolsProtocol):
-    """uvicorn's fast parser, which by itself takes a request's head of any size into memory."""
+class BoundedHttp(HttpToolsProtocol):
+    """uvicorn's fast protocol, which by itself takes heads of any size and waits for any peer.
 
-    _head = 0  # bytes of a head that is not complete, by whole pieces of what was received
-    _within = False
+    How slowly a body may come is `asgi.Request.body`'s to say.
+    """
+
+    _piece = 0  # bytes that are being parsed
+    _in_head = False
+    _head = 0
+    _head_ends: TimerHandle | None = None
+    _answer_ends: TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_ends = self.loop.call_later(HEAD_S, self._give_up_head)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_ends = _cancelled(self._head_ends)
+        self._answer_ends = _cancelled(self._answer_ends)
+        super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        self._within, self._head = True, 0
+        # Of a piece with several requests nobody says where the last one began.
+        self._in_head, self._head = True, -self._piece
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._within = False
+        self._in_head = False
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
+        self._piece = len(data)
         super().data_received(data)
-        if not self._within or self.transport.is_closing():
+        if self.transport.is_closing():
             return
-        self._head += len(data)
-        if self._head > MAX_HEAD:
-            self.send_400_response("The request's head is too large.")
+        if self._in_head:
+            self._head += self._piece
+            if self._head > MAX_HEAD:
+                self.send_400_response("The request's head is too large.")
+                return
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._head_ends = _cancelled(self._head_ends)  # it is the application's turn
+        elif self._head_ends is None:
+            self._head_ends = self.loop.call_later(HEAD_S, self._give_up_head)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._answer_ends = self.loop.call_later(ANSWER_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._answer_ends = _cancelled(self._answer_ends)
+        super().resume_writing()
+
+    def _give_up_head(self) -> None:
+        self._head_ends = None
+        if not self.transport.is_closing():
+            self.send_400_response("The request's head did not come in time.")
+
+
+def _cancelled(timer: TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
 
 
 def server_config(app: App, tls: ServerTls, *, drain_s: int, **more: Any) -> uvicorn.Config:
@@ -47,7 +94,7 @@ def server_config(app: App, tls: ServerTls, *, drain_s: int, **more: Any) -> uvi
     """
     return uvicorn.Config(
         app,
-        http=BoundedHead,
+        http=BoundedHttp,
         ws="none",
         access_log=False,
         timeout_graceful_shutdown=drain_s,

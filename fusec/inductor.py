@@ -3,11 +3,13 @@
     import fusec.inductor
     fusec.inductor.share()          # before the first compile
 
-Inductor keeps FX graphs, AOTAutograd's results and, on a GPU, tuning records through a seam of
-torch's that is made for a Redis; this puts the cache service in its place. What it keeps is opaque
-here and holds Inductor's own pickles: to load one is to run its writer's code. So this is off
-unless a program asks for it, lies in a namespace of its own, and takes only what one of
-`FUSEC_TRUSTED_KEYS` has signed.
+Inductor keeps FX graphs, AOTAutograd's results and, on a GPU, how the kernels of a graph were tuned
+through a seam of torch's that is made for a Redis; this puts the cache service in its place. (Not
+the records of single kernels: Inductor reads them in its compile workers, where the seam is not.)
+
+What it keeps is opaque here and holds Inductor's own pickles: to load one is to run its writer's
+code. So this is off unless a program asks for it, lies in a namespace of its own, and takes only
+what one of `FUSEC_TRUSTED_KEYS` has signed.
 Here the writers are the jobs: who holds the key in `FUSEC_INDUCTOR_KEY` can run code in every job
 that trusts it. Give it to one prewarming job rather than to all. Without it a job only reads.
 """
@@ -47,7 +49,6 @@ MAX_VALUE: Final = 64 << 20
 _CACHES: Final = (
     "RemoteFxGraphCache",
     "RemoteAOTAutogradCache",
-    "RemoteAutotuneCache",
     "RemoteBundledAutotuneCache",
 )
 
@@ -176,7 +177,6 @@ def _install(shelf: Shelf) -> Callable[[], None]:
     ]
     if torch.cuda.is_available():
         # Without a GPU there is nothing to tune, and Inductor fails on the attempt to keep it.
-        settings.append((inductor_config, "autotune_remote_cache"))
         settings.append((inductor_config, "bundled_autotune_remote_cache"))
     caches = [getattr(remote_cache, name) for name in _CACHES if hasattr(remote_cache, name)]
     before = [(config, name, getattr(config, name)) for config, name in settings]

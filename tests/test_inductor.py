@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,10 +18,10 @@ from fusec import inductor
 from fusec.errors import OptionsError
 from fusec.inductor import Shelf, key_of, share
 from fusec.options import Options
+from tests import inductor_jobs
 
 WRITER, OTHER = SigningKey.generate(), SigningKey.generate()
 TRUST = signed_by([WRITER.public], "inductor")
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -108,56 +104,12 @@ def test_it_is_undone(tmp_path: Path) -> None:
     assert remote_cache.RemoteFxGraphCache.backend_override_cls is None
 
 
-PROGRAM = """
-import json, torch
-import fusec.inductor
-from torch._dynamo.utils import counters
-
-sharing = fusec.inductor.share()
-x = torch.arange(64.0)
-result = torch.compile(lambda x: (x.sin() * 2 + x.cos()).sum())(x)
-torch.testing.assert_close(result, (x.sin() * 2 + x.cos()).sum())
-print(json.dumps({
-    "shelf": sharing.shelf.counters.snapshot(),
-    "hits": counters["aot_autograd"]["autograd_cache_hit"]
-    + counters["inductor"]["fxgraph_cache_hit"],
-}))
-"""
-
-
-def _job(service: RunningService, home: Path, **settings: str) -> dict[str, object]:
-    home.mkdir()
-    env = {
-        **{k: v for k, v in os.environ.items() if not k.startswith(("FUSEC_", "TORCHINDUCTOR_"))},
-        "HOME": str(home),
-        "TORCHINDUCTOR_CACHE_DIR": str(home / "inductor"),
-        "FUSEC_REMOTE": service.url,
-        "FUSEC_BUDGET_S": "30",
-        **settings,
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 @pytest.mark.extended
 def test_a_fresh_process_finds_what_stock_inductor_compiled(
     service: RunningService, tmp_path: Path
 ) -> None:
-    WRITER.write(tmp_path / "key")
-    trusted = {"FUSEC_TRUSTED_KEYS": str(tmp_path / "key.pub")}
-    cold = _job(service, tmp_path / "cold", FUSEC_INDUCTOR_KEY=str(tmp_path / "key"), **trusted)
-    assert cold["hits"] == 0
-    assert cold["shelf"]["puts"] > 0  # type: ignore[index]
-    warm = _job(service, tmp_path / "warm", **trusted)
-    assert warm["hits"] > 0  # type: ignore[operator]
-    assert warm["shelf"].get("puts", 0) == 0  # type: ignore[attr-defined]
-    assert warm["shelf"]["hits"] > 0  # type: ignore[index]
+    cold, warm = inductor_jobs.cold_and_warm(service, tmp_path, "cpu")
+    for kind in ("RemoteAOTAutogradCache", "RemoteFxGraphCache"):
+        assert cold[kind]["hit"] == 0
+        assert cold[kind]["put"] > 0
+        assert warm[kind] == {"hit": cold[kind]["put"], "miss": 0, "put": 0}

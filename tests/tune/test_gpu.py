@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from cache.config import ServiceConfig
+from cache.embedded import serve_in_thread
 from cache.memory import MemoryStore
 from fusec.codegen.gpu_binary import GpuBinary
 from fusec.codegen.triton_toolchain import compile_variant
@@ -21,6 +23,7 @@ from fusec.tune.device import Device
 from fusec.tune.problem import Problem
 from fusec.tune.timing import Timer
 from fusec.tune.tuner import tune
+from tests import inductor_jobs
 from tests.lower.on_cpu import cuda_graph
 from tests.tune.kernels import HANG, ILLEGAL, SCALE, problem, variant
 
@@ -263,3 +266,14 @@ def test_another_gpus_kernels_are_not_tuned() -> None:
         recorder=Recorder(),
     )
     assert other in tuned.why
+
+
+def test_stock_inductor_finds_in_the_service_how_another_job_tuned_a_graph(tmp_path):
+    """`fusec.inductor`: autotune entries, which only a GPU makes, beside those of graphs."""
+    with serve_in_thread(ServiceConfig(port=0)) as service:
+        cold, warm = inductor_jobs.cold_and_warm(service, tmp_path, "cuda")
+    for kind in ("RemoteBundledAutotuneCache", "RemoteAOTAutogradCache", "RemoteFxGraphCache"):
+        assert cold[kind]["hit"] == 0, (kind, cold)
+        assert cold[kind]["put"] > 0, (kind, cold)
+        assert warm[kind]["hit"] > 0, (kind, warm)
+        assert warm[kind]["put"] == 0, (kind, warm)
