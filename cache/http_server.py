@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from asyncio import TimerHandle, Transport
+from asyncio import AbstractEventLoop, TimerHandle, Transport
+from collections.abc import Callable
 from typing import Any, Final
 
 import uvicorn
@@ -23,6 +24,25 @@ KEEP_ALIVE_S: Final = 30
 that did so too would now and then close one just as a request comes."""
 
 
+class _Deadline:
+    """What happens unless it is stopped in time."""
+
+    def __init__(self, loop: AbstractEventLoop, late: Callable[[], None]) -> None:
+        self._loop = loop
+        self._late = late
+        self._timer: TimerHandle | None = None
+
+    def start(self, seconds: float) -> None:
+        """From now on, if it does not run already."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(seconds, self._late)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class BoundedHttp(HttpToolsProtocol):
     """uvicorn's fast protocol, which by itself takes heads of any size and waits for any peer.
 
@@ -32,16 +52,16 @@ class BoundedHttp(HttpToolsProtocol):
     _piece = 0  # bytes that are being parsed
     _in_head = False
     _head = 0
-    _head_ends: TimerHandle | None = None
-    _answer_ends: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._head_ends = self.loop.call_later(HEAD_S, self._give_up_head)
+        self._head_ends = _Deadline(self.loop, self._give_up_head)
+        self._answer_ends = _Deadline(self.loop, transport.abort)
+        self._head_ends.start(HEAD_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head_ends = _cancelled(self._head_ends)
-        self._answer_ends = _cancelled(self._answer_ends)
+        self._head_ends.stop()
+        self._answer_ends.stop()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
@@ -64,27 +84,21 @@ class BoundedHttp(HttpToolsProtocol):
                 self.send_400_response("The request's head is too large.")
                 return
         if self.cycle is not None and not self.cycle.response_complete:
-            self._head_ends = _cancelled(self._head_ends)  # it is the application's turn
-        elif self._head_ends is None:
-            self._head_ends = self.loop.call_later(HEAD_S, self._give_up_head)
+            self._head_ends.stop()  # it is the application's turn
+        else:
+            self._head_ends.start(HEAD_S)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._answer_ends = self.loop.call_later(ANSWER_S, self.transport.abort)
+        self._answer_ends.start(ANSWER_S)
 
     def resume_writing(self) -> None:
-        self._answer_ends = _cancelled(self._answer_ends)
+        self._answer_ends.stop()
         super().resume_writing()
 
     def _give_up_head(self) -> None:
-        self._head_ends = None
         if not self.transport.is_closing():
             self.send_400_response("The request's head did not come in time.")
-
-
-def _cancelled(timer: TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()
 
 
 def server_config(app: App, tls: ServerTls, *, drain_s: int, **more: Any) -> uvicorn.Config:
