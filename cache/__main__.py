@@ -9,7 +9,6 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from cache import gc
@@ -19,6 +18,7 @@ from cache.counters import Counters
 from cache.errors import CacheError, ConfigError
 from cache.gc import FENCE_S
 from cache.open_store import collected_part, namespaces, open_store
+from cache.settings import add_flags
 from cache.tls import ClientTls
 
 _SERVE = """\
@@ -84,14 +84,14 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_SERVE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _add_settings(serve)
+    add_flags(serve, ServiceConfig, ENV_PREFIX)
     once = commands.add_parser(
         "gc-once",
         help="collect once: remove what the gc_* settings let go, and blobs without an entry",
         epilog=_GC,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _add_settings(once)
+    add_flags(once, ServiceConfig, ENV_PREFIX)
     once.add_argument("--dry-run", action="store_true", help="print the plan, remove nothing")
     once.add_argument(
         "--fence-s",
@@ -123,21 +123,6 @@ def _parser() -> argparse.ArgumentParser:
         help="seconds that it may take in all (default %(default)s)",
     )
     return parser
-
-
-def _add_settings(parser: argparse.ArgumentParser) -> None:
-    for item in fields(ServiceConfig):
-        flag = f"--{item.name.replace('_', '-')}"
-        text = str(item.metadata["help"])
-        if isinstance(item.default, bool):
-            parser.add_argument(flag, action="store_const", const="1", help=text)
-        elif item.name in ("tokens", "farm_token"):
-            # Secrets on a command line are seen by every user of the machine.
-            text = f"{text}; environment {ENV_PREFIX}{item.name.upper()} only"
-            parser.description = f"{parser.description or ''}{item.name}: {text}\n"
-        else:
-            shown = f" (default {item.default})" if item.default != "" else ""
-            parser.add_argument(flag, metavar="X", help=text + shown)
 
 
 def _token(role: str, namespace: str) -> int:

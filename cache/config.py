@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from cache import settings
 from cache.auth import Grant
 from cache.errors import ConfigError
 from cache.gc import MIN_GRACE_S, Policy
@@ -15,6 +16,10 @@ from cache.tracing import SETTING_HELP
 
 ENV_PREFIX = "FUSEC_CACHE_"
 _CLIENTS = frozenset({"FUSEC_CACHE_DIR"})  # the client's setting; not ours, and no mistake
+
+
+def _grants(text: str) -> tuple[Grant, ...]:
+    return tuple(Grant.parse(item) for item in text.split(",") if item.strip())
 
 
 @dataclass(frozen=True)
@@ -48,14 +53,18 @@ class ServiceConfig:
         metadata={"help": "address of the compile farm's gateway, for misses; several by commas"},
     )
     farm_token: str = field(
-        default="", repr=False, metadata={"help": "bearer token for the farm's gateway"}
+        default="",
+        repr=False,
+        metadata={"help": "bearer token for the farm's gateway", "secret": True},
     )
     tokens: tuple[Grant, ...] = field(
         default=(),
         repr=False,
         metadata={
             "help": "who may do what: role:sha256-of-token[:namespace], comma-separated (see "
-            "`token`)"
+            "`token`)",
+            "secret": True,
+            "parse": _grants,
         },
     )
     trusted_keys: str = field(
@@ -159,19 +168,7 @@ class ServiceConfig:
 
         Raises ConfigError for an unknown name and for a value that does not parse.
         """
-        texts: dict[str, tuple[str, str]] = {}
-        for name, text in environ.items():
-            if name.startswith(ENV_PREFIX) and name not in _CLIENTS:
-                texts[name.removeprefix(ENV_PREFIX).lower()] = (name, text)
-        for name, text in (flags or {}).items():
-            texts[name] = (f"--{name.replace('_', '-')}", text)
-        known = {item.name: item for item in fields(cls)}
-        values: dict[str, object] = {}
-        for name, (shown, text) in texts.items():
-            if name not in known:
-                raise ConfigError(f"unknown setting {shown}; known are {', '.join(sorted(known))}")
-            values[name] = _parse(shown, known[name].default, text)
-        return cls(**values)  # type: ignore[arg-type]
+        return settings.load(cls, ENV_PREFIX, environ, flags, others=_CLIENTS)
 
 
 def is_loopback(host: str) -> bool:
@@ -182,18 +179,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def _parse(shown: str, default: object, text: str) -> object:
-    try:
-        if isinstance(default, bool):
-            return {"1": True, "true": True, "0": False, "false": False, "": False}[text.lower()]
-        if isinstance(default, int):
-            return int(text)
-        if isinstance(default, float):
-            return float(text)
-        if isinstance(default, tuple):
-            return tuple(Grant.parse(item) for item in text.split(",") if item.strip())
-    except (ValueError, KeyError) as error:
-        raise ConfigError(f"{shown}: {text!r} is not a {type(default).__name__}") from error
-    return text

@@ -11,11 +11,11 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import fields
 
 from cache.breaker import DelayBudget
 from cache.client import CacheClient
 from cache.errors import CacheError, ConfigError
+from cache.settings import add_flags
 from cache.tracing import SETTING_HELP
 from farm.config import ENV_PREFIX, POOLS, FarmConfig
 
@@ -75,17 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser(
         "serve", help="run a farm's gateway", epilog=_SERVE, formatter_class=raw
     )
-    for item in fields(FarmConfig):
-        flag, text = f"--{item.name.replace('_', '-')}", str(item.metadata["help"])
-        if item.metadata.get("secret"):
-            # Secrets on a command line are seen by every user of the machine.
-            note = f"{item.name}: {text}; environment {ENV_PREFIX}{item.name.upper()} only\n"
-            serve.description = (serve.description or "") + note
-        elif isinstance(item.default, bool):
-            serve.add_argument(flag, action="store_const", const="1", help=text)
-        else:
-            shown = f" (default {item.default})" if item.default != "" else ""
-            serve.add_argument(flag, metavar="X", help=text + shown)
+    add_flags(serve, FarmConfig, ENV_PREFIX)
     embedded = commands.add_parser(
         "embedded", help="run a whole farm on this machine", epilog=_EMBEDDED, formatter_class=raw
     )

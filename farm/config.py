@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from cache import settings
 from cache.auth import ROLES, Grant, hash_token
 from cache.config import is_loopback
 from cache.errors import ConfigError
@@ -198,19 +199,7 @@ class FarmConfig:
 
         Raises ConfigError for an unknown name and for a value that does not parse.
         """
-        texts: dict[str, tuple[str, str]] = {}
-        for name, text in environ.items():
-            if name.startswith(ENV_PREFIX):
-                texts[name.removeprefix(ENV_PREFIX).lower()] = (name, text)
-        for name, text in (flags or {}).items():
-            texts[name] = (f"--{name.replace('_', '-')}", text)
-        known = {item.name: item for item in fields(cls)}
-        values: dict[str, object] = {}
-        for name, (shown, text) in texts.items():
-            if name not in known:
-                raise ConfigError(f"unknown setting {shown}; known are {', '.join(sorted(known))}")
-            values[name] = _parse(shown, known[name].default, text)
-        return cls(**values)  # type: ignore[arg-type]
+        return settings.load(cls, ENV_PREFIX, environ, flags)
 
     def grants(self) -> tuple[Grant, ...]:
         """Who may call: the holder of `token`."""
@@ -261,16 +250,3 @@ class FarmConfig:
     def worker_count(self) -> int:
         """Tasks at once on this machine: `workers`, or one a core that this process may use."""
         return self.workers or len(os.sched_getaffinity(0))
-
-
-def _parse(shown: str, default: object, text: str) -> object:
-    try:
-        if isinstance(default, bool):
-            return {"1": True, "true": True, "0": False, "false": False, "": False}[text.lower()]
-        if isinstance(default, int):
-            return int(text)
-        if isinstance(default, float):
-            return float(text)
-    except (ValueError, KeyError) as error:
-        raise ConfigError(f"{shown}: {text!r:.60} is not a {type(default).__name__}") from error
-    return text

@@ -72,6 +72,7 @@ def test_environment_and_flags():
         ("FUSEC_CACHE_PROT", "1", "unknown setting FUSEC_CACHE_PROT"),
         ("FUSEC_CACHE_PORT", "many", "FUSEC_CACHE_PORT: 'many' is not a int"),
         ("FUSEC_CACHE_PORT", "70000", "port 70000"),
+        ("FUSEC_CACHE_GC_GRACE_S", "nan", "FUSEC_CACHE_GC_GRACE_S: 'nan' is not a float"),
         ("FUSEC_CACHE_STORE", "ftp://x", "of no known kind"),
         ("FUSEC_CACHE_STORE", "file:relative", "of no known kind"),
         ("FUSEC_CACHE_INSECURE", "perhaps", "is not a bool"),

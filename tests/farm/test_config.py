@@ -1,10 +1,13 @@
 """Settings of the farm, and how kernels are grouped into tasks."""
 
+import argparse
+
 import pytest
 
 from cache.errors import ConfigError
+from cache.settings import add_flags
 from farm.batch import BATCHES_PER_WORKER, MOST_IN_BATCH, SMALL_SOURCE, batches
-from farm.config import FarmConfig
+from farm.config import ENV_PREFIX, FarmConfig
 from farm.quota import Quota
 from farm.workers import PlannedKernel
 
@@ -24,6 +27,7 @@ def test_environment_then_flags() -> None:
         {"FUSEC_FARM_POOL": "threads"},
         {"FUSEC_FARM_QUEUE_LIMIT": "0"},
         {"FUSEC_FARM_KEEP_S": "0"},
+        {"FUSEC_FARM_KEEP_S": "nan"},
         {"FUSEC_FARM_INSECURE": "perhaps"},
     ],
 )
@@ -41,6 +45,14 @@ def test_other_machines_need_a_token() -> None:
 
 def test_secrets_are_not_shown() -> None:
     assert "hush" not in repr(FarmConfig(token="hush", cache_token="hush"))
+
+
+def test_what_is_on_by_default_has_a_flag_that_turns_it_off() -> None:
+    parser = argparse.ArgumentParser()
+    add_flags(parser, FarmConfig, ENV_PREFIX)
+    given = vars(parser.parse_args(["--no-tune", "--insecure"]))
+    config = FarmConfig.load({}, {name: text for name, text in given.items() if text is not None})
+    assert (config.tune, config.insecure) == (False, True)
 
 
 def _kernels(count: int, size: int) -> list[PlannedKernel]:
