@@ -6,8 +6,8 @@ streams of a cluster alike, and ends with its caller.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import TypeAlias, TypeVar
+from collections.abc import Callable, Generator, Iterator
+from typing import Generic, TypeAlias, TypeVar
 
 P = TypeVar("P")
 Q = TypeVar("Q")
@@ -23,38 +23,41 @@ def unheard(part: object) -> None:
 
 def finish(work: Parts[P, R], heard: Callable[[P], object] = unheard) -> R:
     """Do all of it, telling each part as it comes. Raises what the work does."""
-    while True:
-        try:
-            part = next(work)
-        except StopIteration as end:
-            result: R = end.value
-            return result
+    parts = _Parts(work)
+    for part in parts:
         heard(part)
+    return parts.result
 
 
 def each(work: Parts[P, R], change: Callable[[P], Q]) -> Parts[Q, R]:
     """The same work with every part changed."""
-    while True:
-        try:
-            part = next(work)
-        except StopIteration as end:
-            result: R = end.value
-            return result
+    parts = _Parts(work)
+    for part in parts:
         yield change(part)
+    return parts.result
 
 
 def gathered(work: Parts[P, R], most: int) -> Parts[list[P], R]:
     """The same work with up to `most` parts in one, where each that is handed on has a price."""
+    parts = _Parts(work)
     together: list[P] = []
-    while True:
-        try:
-            part = next(work)
-        except StopIteration as end:
-            if together:
-                yield together
-            result: R = end.value
-            return result
+    for part in parts:
         together.append(part)
         if len(together) >= most:
             yield together
             together = []
+    if together:
+        yield together
+    return parts.result
+
+
+class _Parts(Generic[P, R]):
+    """The parts of some work to iterate over once; ``result`` is there afterwards."""
+
+    result: R
+
+    def __init__(self, work: Parts[P, R]) -> None:
+        self._work = work
+
+    def __iter__(self) -> Iterator[P]:
+        self.result = yield from self._work
