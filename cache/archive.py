@@ -57,6 +57,7 @@ def write(store: Collectable, out: IO[bytes]) -> Moved:
             continue
         named[item.name] = data
     absent: set[str] = set()
+    written = 0
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         for digest in sorted(wanted):
             blob = store.get_blob(digest)
@@ -67,9 +68,9 @@ def write(store: Collectable, out: IO[bytes]) -> Moved:
         for key in sorted(named):
             if absent.isdisjoint(open_entry(key, named[key], OWN_STORE)[0].digests()):
                 _add(tar, f"entries/{key}", named[key])
+                written += 1
             else:
                 left_out.append(f"{key}: a blob is missing")
-    written = len(named) - sum("a blob is missing" in reason for reason in left_out)
     return Moved(written, len(wanted - absent), tuple(left_out))
 
 

@@ -338,8 +338,7 @@ class Coordinator:
 
     def _on_end(self, name: JobId, end: End) -> None:
         if isinstance(end, JobError):
-            kinds = {kind.value: kind for kind in ErrorKind}
-            self._fail(name, kinds.get(end.kind, ErrorKind.INTERNAL), end.message)
+            self._fail(name, ErrorKind.named(end.kind), end.message)
         elif end is JobState.DONE:
             self._done(name)
         elif self.draining:

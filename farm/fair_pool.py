@@ -107,9 +107,10 @@ class FairPool:
             if waits is not None:
                 self._queues[waits.task.needs].remove(future)
             handed = self._handed.get(future)
+        # Before the look at `work`: `_start` sets that first, and then looks whether this is over.
+        settle(future, TaskFailed(ErrorKind.CANCELLED, "the task was cancelled"))
         if handed is not None and handed.work is not None:
             self._pool.cancel(handed.work)
-        settle(future, TaskFailed(ErrorKind.CANCELLED, "the task was cancelled"))
 
     def close(self) -> None:
         """See `Pool`. Closes the other pool too."""

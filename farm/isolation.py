@@ -80,7 +80,7 @@ class Isolated:
             raise TaskFailed(LOSSES[error.loss], _told(task, error)) from error
         if "result" in answer:
             return bytes(answer["result"])
-        raise TaskFailed(ErrorKind(answer["kind"]), str(answer["message"]))
+        raise TaskFailed(ErrorKind.named(str(answer["kind"])), str(answer["message"]))
 
 
 def _told(task: Task, error: ChildLost) -> str:

@@ -28,6 +28,14 @@ class ErrorKind(StrEnum):
     CANCELLED = "cancelled"
     ABANDONED = "abandoned"  # nobody asked for the job for too long
 
+    @classmethod
+    def named(cls, name: str) -> ErrorKind:
+        """The kind that a worker or a gateway names; INTERNAL where this release knows none."""
+        try:
+            return cls(name)
+        except ValueError:
+            return cls.INTERNAL
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:

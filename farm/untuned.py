@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from cache import key as keys
-from cache.digest import digest
+from cache.digest import digest, is_digest
 from cache.errors import CacheError
 from cache.manifest import Manifest
 from cache.protocol import MAX_RECORD, Value, fields, pack, unpack
 from farm.pool import TaskFailed
 from farm.retry import ErrorKind
 from farm.shelf import Shelf
-from fusec.artifact.fingerprint import fingerprint, is_hex
+from fusec.artifact.fingerprint import fingerprint
 from fusec.errors import FusecError, WireError
 from fusec.options import Target
 from fusec.remote.protocol import FarmJob, decode_submit
@@ -141,6 +141,6 @@ def _rows(data: bytes | None) -> dict[str, Target]:
 def _row(item: Value) -> tuple[str, Target]:
     if isinstance(item, list) and len(item) == 4 and isinstance(item[0], bytes):
         graph, (device, isa, model) = item[0].hex(), item[1:]
-        if is_hex(graph) and isinstance(device, str) and isinstance(isa, str):
+        if is_digest(graph) and isinstance(device, str) and isinstance(isa, str):
             return graph, Target(device, isa, str(model))
     raise WireError("not an untuned graph")

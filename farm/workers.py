@@ -331,7 +331,8 @@ def _outcome(item: Value) -> bytes | TaskFailed:
     if isinstance(item, bytes):
         return item
     error = fields(item, "a kernel's failure", ("kind", "message", "node"))
-    return TaskFailed(ErrorKind(str(error["kind"])), str(error["message"]), str(error["node"]))
+    kind = ErrorKind.named(str(error["kind"]))
+    return TaskFailed(kind, str(error["message"]), str(error["node"]))
 
 
 def _target(value: Value) -> Target:

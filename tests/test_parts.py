@@ -21,7 +21,7 @@ def test_parts_and_result_pass_through(count: int) -> None:
     together: list[list[int]] = []
     assert finish(gathered(counting(count, []), 2), together.append) == f"{count} in all"
     assert [len(part) for part in together] == [2] * (count // 2) + [1] * (count % 2)
-    assert sum(together, []) == list(range(count))
+    assert [n for part in together for n in part] == list(range(count))
 
 
 def test_what_the_work_raises_reaches_its_caller_after_the_parts_before_it() -> None:

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 import msgpack
 
+from cache.digest import is_digest
 from fusec.errors import WireError
 from fusec.options import Options, Target
 
@@ -72,18 +73,13 @@ class Fingerprint:
                 and all(isinstance(text, str) for text in item)
                 and item[0].isidentifier()
                 and len(item[0]) <= 64
-                and is_hex(item[1])
+                and is_digest(item[1])
             ):
                 raise WireError(f"not an entry of a fingerprint: {item!r:.80}")
             entries.append((item[0], item[1]))
         if len({name for name, _ in entries}) != len(entries):
             raise WireError("a fingerprint names an entry twice")
         return cls(tuple(entries))
-
-
-def is_hex(text: object) -> bool:
-    """True for 64 lower-case hex characters."""
-    return isinstance(text, str) and len(text) == 64 and set(text) <= set("0123456789abcdef")
 
 
 def digest_of(value: object) -> str:

@@ -27,7 +27,7 @@ from farm.pool import Heard, Pool, Task, TaskFailed, settle
 from farm.queue import NOBODY
 from farm.retry import RULES, ErrorKind
 from farm.urgency import Urgency
-from farm.workers import PlannedKernel, built_singly
+from farm.workers import PlannedKernel, built, built_singly
 from fusec.options import Target
 from fusec.remote.protocol import Priority
 
@@ -279,3 +279,12 @@ def test_poison_is_remembered_as_long_as_the_table_says() -> None:
 def test_a_failure_keeps_its_node_on_the_way(node: str) -> None:
     kind, arguments = TaskFailed(ErrorKind.CRASHED, "text", node).__reduce__()
     assert kind(*arguments).node == node
+
+
+def test_a_kernel_of_a_worker_of_another_release_fails_alone() -> None:
+    failure = {"kind": "struck_by_lightning", "message": "text", "node": "n1"}
+    outcomes = built(pack({"a": b"binary", "b": failure}))
+    error = outcomes["b"]
+    assert outcomes["a"] == b"binary"
+    assert isinstance(error, TaskFailed)
+    assert (error.kind, error.message, error.node) == (ErrorKind.INTERNAL, "text", "n1")
