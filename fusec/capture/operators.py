@@ -39,6 +39,8 @@ _BUILTINS: Final[Mapping[str, Callable[..., Any]]] = {
     "sym.not_": torch.sym_not,
     "sym.sum": torch.sym_sum,
 }
+# Operators of torch that are named as Python's are; no other name with two underscores is one.
+_DUNDER: Final = frozenset(f"__{name}__" for name in ("and", "or", "xor", "lshift", "rshift"))
 _NAME_OF: Final = {function: name for name, function in _BUILTINS.items()}
 
 
@@ -62,7 +64,7 @@ def operator_of(target: str) -> Callable[..., Any]:
     if known is not None:
         return known
     parts = target.split(".")
-    if len(parts) == 3 and not any(part.startswith("__") for part in parts[:2]):
+    if len(parts) == 3 and all(p in _DUNDER or not p.startswith("__") for p in parts[:2]):
         packet = getattr(getattr(torch.ops, parts[0]), parts[1], None)
         overload = getattr(packet, parts[2], None)
         if isinstance(overload, seams.OpOverload):

@@ -208,6 +208,25 @@ def _bitwise(name: str) -> Rule:
     return rule
 
 
+def _shift(name: str) -> Rule:
+    """Of integers; what eager's operators `<<` and `>>` do to floats is ATen's."""
+    of_integers = _bitwise(name)
+
+    def rule(low: Lowering, node: Node) -> Value:
+        if not DTYPES[low.node_type().dtype].is_integer:
+            return low.external(node, "fallback")
+        return of_integers(low, node)
+
+    return rule
+
+
+def _angle(t: str, x: Scalar) -> Scalar:
+    """Of real numbers: pi for those below zero, a NaN as it is."""
+    zero, pi = lp.const(0.0, t), lp.const(math.pi, t)
+    turned = lp.op("where", t, lp.op("lt", "bool", x, zero), pi, zero)
+    return lp.op("where", t, lp.op("isnan", "bool", x), x, turned)
+
+
 def _nan_to_num(low: Lowering, node: Node) -> Value:
     x = low.view(node.args[0])
     dtype = low.node_type().dtype
@@ -281,6 +300,11 @@ POINTWISE: Final[dict[str, Rule]] = {
     **{f"aten.logical_{name}": logical(name, 2) for name in ("and", "or", "xor")},
     "aten.logical_not": logical("not", 1),
     **{f"aten.bitwise_{name}": _bitwise(name) for name in ("and", "or", "xor", "not")},
+    "aten.bitwise_left_shift": _shift("shl"),
+    "aten.bitwise_right_shift": _shift("shr"),
+    "aten.__lshift__": _shift("shl"),
+    "aten.__rshift__": _shift("shr"),
+    "aten.angle": arithmetic(_angle, 1),
     "aten.isnan": test("isnan"),
     "aten.isinf": test("isinf"),
     "aten.signbit": test("signbit"),

@@ -236,7 +236,8 @@ def test_unknown_operators_are_refused(target: str) -> None:
 
 
 def test_names_of_operators_go_both_ways() -> None:
-    for op in (aten.add.Tensor, aten.sum.dim_IntList, torch.ops.prims.convert_element_type.default):
+    convert = torch.ops.prims.convert_element_type.default
+    for op in (aten.add.Tensor, aten.sum.dim_IntList, aten.__lshift__.Scalar, convert):
         name = target_of(op)
         assert name is not None
         assert operator_of(name) is op

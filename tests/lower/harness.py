@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from cache.artifacts import Found
 from cache.memory import MemoryStore
+from cache.store import Store
 from fusec.capture.decompositions import table
 from fusec.capture.export import export
 from fusec.codegen.isa import host_target
@@ -42,6 +43,7 @@ class Compiled:
     fn: Callable[..., Any]
     options: Options = field(default_factory=lambda: Options(progress=False))
     dynamic: bool = False
+    store: Store = _STORE
     graphs: list[Graph] = field(default_factory=list)
     calls: list[tuple[str, str]] = field(default_factory=list)  # (operator, reason)
     recorder: Recorder = field(default_factory=Recorder)
@@ -69,7 +71,7 @@ class Compiled:
         exported = export(gm)
         self.graphs.append(exported.graph)
         found: Found = compile_local(
-            exported.graph, host_target(), self.options, _STORE, recorder=self.recorder
+            exported.graph, host_target(), self.options, self.store, recorder=self.recorder
         )
         program = program_from_bytes(found.blobs[PROGRAM_BLOB])
         self.calls += [(s.target, s.reason) for s in program.steps if isinstance(s, Call)]

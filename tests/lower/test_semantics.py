@@ -208,6 +208,12 @@ def test_dropout_masks_do_not_change_with_fusion() -> None:
 def test_integer_arithmetic_wraps() -> None:
     x = torch.tensor([120, 127, -128, 100], dtype=torch.int8)
     compile_and_compare(lambda x: (x + x, x * x, -x, x - 100, (x * x).sum(), x.abs(), x << 3), x)
+    shifted = compile_and_compare(
+        lambda x, n: (x << n, x >> n, x << 1, x >> 9, x << -1, torch.bitwise_left_shift(5, n)),
+        x,
+        torch.tensor([-1, 3, 7, 9], dtype=torch.int8),
+    )
+    assert shifted.fallbacks == 0
     y = torch.tensor([2**62, -(2**63), 2**63 - 1, 5])
     compile_and_compare(lambda y: (y + y, y * y, -y, y - 2, y.sum(), y.abs(), y * 3), y)
 

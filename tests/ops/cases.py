@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.utils import _pytree as pytree
 
+from cache.store import Store
 from fusec.errors import CaptureUnsupported, LoweringError
 from tests.lower.harness import Compiled, copied, values_differ
 
@@ -28,6 +28,8 @@ SKIPPED = frozenset(
 
 # What torch's samples of random operators seed themselves with, which a compiled graph cannot hold.
 _SEED = 42
+_ALIKE: Final = 3  # samples of one graph that are run, at most
+_LOOKED_AT: Final = 60  # samples an operator
 
 
 @dataclass
@@ -65,6 +67,19 @@ class _Sample:
         input_, args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         return op(input_, *args, **kwargs)
 
+    def graph(self) -> Hashable:
+        """Equal for samples that make equal graphs: all but the tensors' values."""
+        leaves = [
+            (x.shape, x.stride(), x.storage_offset(), x.dtype, x.requires_grad)
+            if isinstance(x, torch.Tensor)
+            else (type(x).__name__, repr(x))
+            for x in self.leaves
+        ]
+        return repr(leaves), str(self.spec)
+
+
+_Alike = list[_Sample]  # samples of one graph
+
 
 @contextmanager
 def _quiet() -> Iterator[None]:
@@ -77,27 +92,34 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def run(info: Any, dtype: torch.dtype, *, gradients: bool, limit: int) -> Outcome:
-    """Compile up to ``limit`` samples of an operation in one graph and compare."""
+def run(
+    info: Any, dtype: torch.dtype, *, gradients: bool, limit: int, store: Store | None = None
+) -> Outcome:
+    """Compile samples of up to ``limit`` distinct graphs of an operation, in one, and compare.
+
+    store: of kernels built before.
+    """
     with _quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
         samples = _samples(info, dtype, gradients, limit)
         if not samples:
             return Outcome("none", "eager runs no sample")
-        together = _compare(info, samples, gradients)
+        together = _compare(info, samples, gradients, store)
         if together.status in ("ok", "none") or len(samples) == 1:
             return together
-        return _one_by_one(info, samples, gradients, together)
+        return _one_by_one(info, samples, gradients, store, together)
 
 
-def _one_by_one(info: Any, samples: list[_Sample], gradients: bool, together: Outcome) -> Outcome:
+def _one_by_one(
+    info: Any, samples: list[_Alike], gradients: bool, store: Store | None, together: Outcome
+) -> Outcome:
     """Find the samples at fault; those that the graph refuses do not spoil the others."""
     worst: Outcome | None = None
     good = 0
     rank = {"ok": 0, "none": 1, "eager": 2, "error": 3, "wrong": 4}
     for number, sample in enumerate(samples):
-        one = _compare(info, [sample], gradients)
+        one = _compare(info, [sample], gradients, store)
         one.detail = f"sample {number}: {one.detail}" if one.detail else ""
         good += one.status == "ok"
         if worst is None or rank[one.status] > rank[worst.status]:
@@ -115,83 +137,100 @@ def _one_by_one(info: Any, samples: list[_Sample], gradients: bool, together: Ou
     return worst
 
 
-def _samples(info: Any, dtype: torch.dtype, gradients: bool, limit: int) -> list[_Sample]:
-    found: list[_Sample] = []
+def _samples(info: Any, dtype: torch.dtype, gradients: bool, limit: int) -> list[_Alike]:
+    """Samples that we can judge, those of equal graphs together."""
+    found: dict[Hashable, _Alike] = {}
     made = info.sample_inputs("cpu", dtype, requires_grad=gradients)
-    for sample in itertools.islice(made, 4 * limit):
-        if len(found) == limit:
+    for number, sample in enumerate(made):
+        if number == max(_LOOKED_AT, 4 * limit):
             break
         leaves, spec = pytree.tree_flatten((sample.input, tuple(sample.args), sample.kwargs))
-        if any(isinstance(x, torch.Generator) for x in leaves):
-            continue
         positions = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
         made_sample = _Sample(leaves, spec, positions)
-        tensors = made_sample.tensors()
-        if any(t.layout is not torch.strided or t.is_conj() or t.is_neg() for t in tensors):
-            continue
-        if not all(_owns_memory(t) for t in tensors):
-            continue
-        try:
-            result = made_sample.call(info.op, copied(tensors))
-        except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
-            continue
-        outputs = pytree.tree_leaves(result)
-        if not any(isinstance(o, torch.Tensor) for o in outputs):
-            continue
-        if any(isinstance(o, torch.Tensor) and o.layout is not torch.strided for o in outputs):
-            continue
-        found.append(made_sample)
-    return found
+        graph = made_sample.graph()
+        alike = found.get(graph, [])
+        full = len(alike) == _ALIKE or (not alike and len(found) == limit)
+        if not full and _usable(info, made_sample):
+            found[graph] = [*alike, made_sample]
+    return list(found.values())
+
+
+def _usable(info: Any, sample: _Sample) -> bool:
+    """Whether eager takes a sample, and a graph could hold what goes in and comes out."""
+    if any(isinstance(x, torch.Generator) for x in sample.leaves):
+        return False
+    tensors = sample.tensors()
+    if any(t.layout is not torch.strided or t.is_conj() or t.is_neg() for t in tensors):
+        return False
+    if not all(_owns_memory(t) for t in tensors):
+        return False
+    try:
+        result = sample.call(info.op, copied(tensors))
+    except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
+        return False
+    outputs = [o for o in pytree.tree_leaves(result) if isinstance(o, torch.Tensor)]
+    return bool(outputs) and all(o.layout is torch.strided for o in outputs)
 
 
 def _owns_memory(x: torch.Tensor) -> bool:
     return x.untyped_storage().nbytes() % x.element_size() == 0
 
 
-def _compare(info: Any, samples: list[_Sample], gradients: bool) -> Outcome:
-    counts = [len(s.positions) for s in samples]
-    inputs = [t for s in samples for t in s.tensors()]
+def _compare(info: Any, samples: list[_Alike], gradients: bool, store: Store | None) -> Outcome:
+    """One compiled function of the first sample of each graph, called with the others too."""
+    counts = [len(alike[0].positions) for alike in samples]
 
     def fn(*tensors: Any) -> list[list[Any]]:
         results = []
         start = 0
-        for sample, count in zip(samples, counts):
-            out = sample.call(info.op, tensors[start : start + count])
+        for alike, count in zip(samples, counts):
+            out = alike[0].call(info.op, tensors[start : start + count])
             results.append([o for o in pytree.tree_leaves(out) if isinstance(o, torch.Tensor)])
             start += count
         return results
 
-    compiled = Compiled(fn)
+    compiled = Compiled(fn) if store is None else Compiled(fn, store=store)
+    outcome = Outcome("ok", samples=sum(len(alike) for alike in samples), gradients=gradients)
+    for turn in range(max(len(alike) for alike in samples)):
+        inputs = [t for alike in samples for t in alike[min(turn, len(alike) - 1)].tensors()]
+        fault = _call_and_compare(compiled, fn, inputs, gradients)
+        if fault is not None:
+            outcome.status, outcome.detail = fault
+            break
+    names = compiled.calls
+    outcome.fallbacks = tuple(sorted({n for n, reason in names if reason == "fallback"}))
+    outcome.library = tuple(sorted({n for n, reason in names if reason in ("library", "random")}))
+    outcome.random = any(reason == "random" for _, reason in names)
+    outcome.kernels = compiled.recorder.counters.get("kernels", 0)
+    return outcome
+
+
+def _call_and_compare(
+    compiled: Compiled, fn: Callable[..., Any], inputs: list[torch.Tensor], gradients: bool
+) -> tuple[str, str] | None:
+    """(status, detail) of what is not as it should be."""
     mine, theirs = copied(inputs), copied(inputs)
     try:
         torch.manual_seed(_SEED)
         got = compiled(*mine)
         got_grads = _gradients(got, mine) if gradients else []
     except (CaptureUnsupported, LoweringError) as error:
-        return Outcome("eager", f"{type(error).__name__}: {error}"[:300], gradients=gradients)
+        return "eager", f"{type(error).__name__}: {error}"[:300]
     except Exception as error:  # noqa: BLE001 - whatever it is belongs into the table
         kind = type(error)
         if kind.__name__ in ("DataDependentOutputException", "DynamicOutputShapeException"):
-            return Outcome("eager", f"decided by data: {error}"[:200], gradients=gradients)
+            return "eager", f"decided by data: {error}"[:200]
         if "fusec" not in kind.__module__ and not compiled.graphs:
-            return Outcome("none", f"tracing refuses: {kind.__name__}: {error}"[:200])
-        return Outcome("error", f"{kind.__name__}: {error}"[:600], gradients=gradients)
+            return "none", f"tracing refuses: {kind.__name__}: {error}"[:200]
+        return "error", f"{kind.__name__}: {error}"[:600]
     torch.manual_seed(_SEED)
     want = fn(*theirs)
     want_grads = _gradients(want, theirs) if gradients else []
     exact, exact_grads, exact_inputs = _exact(fn, inputs, gradients)
-    outcome = Outcome("ok", samples=len(samples), gradients=gradients)
-    names = compiled.calls
-    outcome.fallbacks = tuple(sorted(n for n, reason in names if reason == "fallback"))
-    outcome.library = tuple(sorted(n for n, reason in names if reason in ("library", "random")))
-    outcome.random = any(reason == "random" for _, reason in names)
-    outcome.kernels = compiled.recorder.counters.get("kernels", 0)
     fault = _difference(got, want, exact, "output")
     fault = fault or _difference([got_grads], [want_grads], exact_grads, "gradient")
     fault = fault or _difference([mine], [theirs], exact_inputs, "input afterwards")
-    if fault:
-        outcome.status, outcome.detail = "wrong", fault
-    return outcome
+    return ("wrong", fault) if fault else None
 
 
 def _gradients(outputs: list[list[Any]], inputs: Sequence[Any]) -> list[Any]:
