@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
@@ -31,6 +31,25 @@ class Rules:
     program: LoopProgram
     dependencies: Dependencies
     machine: Machine
+    spaces: dict[int, Space] = field(default_factory=dict)
+    places: dict[tuple[int, Space, bool], dict[Expr, Expr]] = field(default_factory=dict)
+
+    def space(self, number: int) -> Space:
+        """`space_of` a step."""
+        found = self.spaces.get(number)
+        if found is None:
+            step = self.program.steps[number]
+            assert isinstance(step, Compute)
+            found = self.spaces[number] = space_of(step)
+        return found
+
+    def _place(self, number: int, step: Compute, space: Space, outer: bool) -> dict[Expr, Expr]:
+        """`place` of a step."""
+        key = (number, space, outer)
+        found = self.places.get(key)
+        if found is None:
+            found = self.places[key] = place(step, space, outer=outer)
+        return found
 
     def fit(
         self, group: Placed, number: int, step: Compute
@@ -40,9 +59,9 @@ class Rules:
         first = self.program.steps[group.members[0]]
         if step.scatters or (isinstance(first, Compute) and first.scatters):
             return "a scatter is a kernel of its own", None
-        fit = _fit(group.space, step)
+        fit = _fit(group.space, step, self.space(number))
         if fit is None:
-            return f"loops differ: {group.space} and {space_of(step)}", None
+            return f"loops differ: {group.space} and {self.space(number)}", None
         if not fit[1] and _searches(step) != any(
             _searches(self.program.steps[m]) for m in group.members if m not in group.outer
         ):
@@ -93,12 +112,12 @@ class Rules:
         made = group.writes & self.dependencies.reads[number]
         if not made:
             return True
-        mapping = place(step, space, outer=outer)
+        mapping = self._place(number, step, space, outer)
         stores: dict[int, tuple[Expr, ...]] = {}
         for member in group.members:
             other = self.program.steps[member]
             if isinstance(other, Compute) and other.output in made:
-                own = place(other, space, outer=member in group.outer)
+                own = self._place(member, other, space, member in group.outer)
                 stores[other.output] = tuple(own[a] for a in other.axes)
                 inside = other.reduction is None or other.reduction.scans
                 if outer and member not in group.outer and inside:
@@ -176,12 +195,12 @@ def _searches(step: Step) -> bool:
     return fold is not None and fold.op in ("argmax", "argmin")
 
 
-def _fit(space: Space, step: Compute) -> tuple[Space, bool] | None:
-    merged = merge(space, space_of(step))
+def _fit(space: Space, step: Compute, own: Space) -> tuple[Space, bool] | None:
+    merged = merge(space, own)
     if merged is not None:
         return merged, False
     if space.reduces and step.reduction is None:
-        kept = refine(space.kept(), space_of(step).sizes)
+        kept = refine(space.kept(), own.sizes)
         if kept is not None:
             return refine_kept(space, kept), True
     return None

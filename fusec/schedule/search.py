@@ -19,7 +19,7 @@ from typing import Final
 
 from fusec.errors import ScheduleError
 from fusec.ir.loop import BufferView, Compute, LoopProgram, external_reads
-from fusec.schedule.cost import CPU, Machine, StepFacts, step_facts
+from fusec.schedule.cost import CPU, Machine
 from fusec.schedule.dependencies import Dependencies, find_dependencies
 from fusec.schedule.group_key import steps_key
 from fusec.schedule.groups import Group, Schedule, Verdict
@@ -27,6 +27,7 @@ from fusec.schedule.horizontal import join_alike
 from fusec.schedule.partition import Partition
 from fusec.schedule.placed import Placed
 from fusec.schedule.recompute import recompute
+from fusec.schedule.region import Region
 from fusec.schedule.regions import find_regions
 from fusec.schedule.space import space_of
 
@@ -70,12 +71,13 @@ def schedule(
     if fusion:
         regions = find_regions(program, dependencies)
         stored = _always_stored(program) | _read_across(program, dependencies, regions)
+        overwritten = frozenset(b.base for b in program.buffers if b.kind == "alias")
         known: dict[tuple[object, ...], _Choice] = {}
         for region in regions:
             key = steps_key(program, region, stored).shape
             choice = known.get(key)
             if choice is None:
-                found = _search(program, dependencies, region, stored, machine, beam)
+                found = _search(program, dependencies, region, stored, overwritten, machine, beam)
                 pick = picks[len(near)] if len(near) < len(picks) else 0
                 choice = known[key] = found[min(pick, len(found) - 1)]
                 near.append(len(found))
@@ -127,24 +129,20 @@ def _search(
     dependencies: Dependencies,
     region: list[int],
     stored: frozenset[int],
+    overwritten: frozenset[int],
     machine: Machine,
     beam: int,
 ) -> list[_Choice]:
     """The cheapest partitions of a region that the beam finds, the very cheapest first."""
     position = {number: i for i, number in enumerate(region)}
-    facts: dict[int, StepFacts] = {}
-    for number in region:
-        step = program.steps[number]
-        assert isinstance(step, Compute)
-        facts[number] = step_facts(program, step)
     width = beam if len(region) <= _FULL_BEAM else 1
-    overwritten = frozenset(b.base for b in program.buffers if b.kind == "alias")
-    states = [Partition(program, dependencies, facts, stored, overwritten, machine)]
+    searched = Region(program, dependencies, region, stored, overwritten, machine)
+    states = [Partition(searched)]
     for number in region:
-        grown = [after for state in states for after in state.place(number)]
-        grown.sort(key=lambda state: state.time)
-        states = grown[:width]
-    near = [state for state in states if state.time <= _NEAR * states[0].time]
+        moves = [move for state in states for move in state.place(number)]
+        moves.sort(key=lambda move: move.time)
+        states = [move.made() for move in moves[:width]]
+    near = [state for state in states if sum(state.times) <= _NEAR * sum(states[0].times)]
     found: dict[object, _Choice] = {}
     for state in near:
         groups = tuple(

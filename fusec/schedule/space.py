@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from fusec.ir import expr as ex
 from fusec.ir.expr import Expr, Sym
 from fusec.ir.loop import Compute
+from fusec.ir.remember import remember
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ def _exact(large: Expr, small: Expr) -> Expr | None:
     return ex.floordiv(large, small)
 
 
+@remember
 def merge(group: Space, other: Space) -> Space | None:
     """One space for both with every axis cut as finely as either needs; None where impossible.
 
