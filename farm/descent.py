@@ -57,14 +57,14 @@ class Descent:
             log.warning("a descent ends early: %s", error, extra={"action": "tune"})
             return False
         racing = []
-        for digest, problem in nexts.items():
+        for digest, (problem, count) in nexts.items():
             if problem:
                 self._history[digest].append(problem)
                 one, best = self._moving[digest], self.best[digest].binary
-                step = replace(one, key=one.descended, problem=problem, standing=best)
+                step = replace(one, key=one.descended, problem=problem, count=count, standing=best)
                 racing.append(step)
         raced = await self._races.race(self.graph, racing, device, keep=False)
-        for digest, problem in nexts.items():
+        for digest, (problem, _) in nexts.items():
             outcome = raced.get(digest, Chosen())
             if outcome.record:
                 self.best[digest] = outcome
@@ -83,7 +83,7 @@ class Descent:
             self.best[keys[key]] = chosen
             del self._moving[keys[key]]
 
-    async def _nexts(self) -> dict[str, bytes]:
+    async def _nexts(self) -> dict[str, tuple[bytes, int]]:
         if not self._moving:
             return {}
         kernels = {

@@ -23,7 +23,7 @@ _SECONDS: Final = (
 """From a kernel of a few lines to the longest task: `FarmConfig.task_s` is half an hour."""
 STAGES: Final = (
     "queue", "plan", "lower", "schedule", "codegen", "lookup", "build", "assemble", "verify",
-    "publish", "total",
+    "publish", "total", "verify_child", "verify_eager", "verify_artifact", "verify_compare",
 )  # fmt: skip
 TARGETS: Final = ("cpu", "cuda")
 """Kinds of devices; `fusec.options.Target.device`."""
@@ -49,8 +49,8 @@ class FarmMetrics:
         self.catalogue = make = Catalogue(registry)
         self.stage_seconds = make.histogram(
             "fusec_farm_stage_seconds",
-            "Time a job spent in a stage; lower, schedule and codegen are parts of plan, and total"
-            " is from its submit to its artifact.",
+            "Time a job spent in a stage; lower, schedule and codegen are parts of plan, verify_…"
+            " are those of verify, and total is from its submit to its artifact.",
             {"stage": STAGES, "target": TARGETS},
             buckets=_SECONDS,
         )

@@ -33,6 +33,7 @@ from farm.metrics import FarmMetrics
 from farm.ownership import Ownership
 from farm.peers import Peers, new_member
 from farm.pool import Pool, Runner
+from farm.quality_tasks import warm_gpu_task
 from farm.shelf import Shelf
 from farm.spaces import Space, Spaces
 from farm.tracing import FarmTracing
@@ -55,16 +56,27 @@ def open_pool(config: FarmConfig, runner: Runner | None = None) -> Pool:
     if runner is None:
         runner = Isolated(config.work_mb << 20, wall_s=config.work_s, cpu_s=config.work_s)
     if config.pool == "memory":
-        return MemoryPool(runner, config.worker_count(), gpus=detected())
+        pool: Pool = MemoryPool(runner, config.worker_count(), gpus=detected())
+        if pool.gpu_classes():
+            _warm(pool)
+        return pool
     try:
         # Ray comes with an extra and takes seconds to import: only those who use it pay.
         from farm.ray_pool import RayPool
     except ModuleNotFoundError as error:
         raise ConfigError("the ray pool needs Ray", hint="pip install 'fusec[farm]'") from error
     pool = RayPool(runner, address=config.ray_address, workers=config.worker_count())
-    for _ in range(min(pool.workers, WARMED)):
-        pool.submit(warm_task())  # nobody waits: whoever comes first finds workers that are ready
+    _warm(pool)
     return pool
+
+
+def _warm(pool: Pool) -> None:
+    """Nobody waits: whoever comes first finds workers that are ready."""
+    for needs in pool.gpu_classes():
+        for _ in range(min(pool.workers_of(needs), WARMED)):
+            pool.submit(warm_gpu_task(needs))
+    for _ in range(min(pool.workers, WARMED)):
+        pool.submit(warm_task(gpu=bool(pool.gpu_classes())))
 
 
 def open_app(

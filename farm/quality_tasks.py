@@ -2,16 +2,16 @@
 
     verify       an artifact beside eager: on a GPU worker for a GPU, else on a CPU worker
     candidates   the kernels of a plan that there are several ways to build: on a CPU worker
-    variants     all variants of one kernel compiled: on a CPU worker, whatever the target
+    variants     some variants of one kernel compiled: on a CPU worker, whatever the target
     race         compiled variants timed: on a GPU worker, which compiles nothing
     steps        what a descent tries next of some kernels: on a CPU worker
+    warm_gpu     what the first verification would wait for, loaded: on a GPU worker
 
-Verifying and racing keep child processes of their own; the others run in the worker's.
+What runs on a GPU worker keeps child processes of its own; the others run in the worker's.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,32 +20,38 @@ from typing import Final, Protocol
 from cache.artifacts import Found
 from cache.manifest import Manifest
 from cache.protocol import Value, fields, pack, unpack
-from farm.devices import CPU
 from farm.pool import Task
-from fusec.artifact.quality import Outcome, Verification
-from fusec.errors import ChildLost, CompileError, WireError
+from farm.stamp import laps_from_wire, laps_to_wire
+from fusec.artifact.quality import Verification
+from fusec.errors import WireError
 from fusec.options import Target
+from fusec.trace import Lap, Recorder
 
 VERIFY: Final = "verify"
 CANDIDATES: Final = "candidates"
 VARIANTS: Final = "variants"
 RACE: Final = "race"
 STEPS: Final = "steps"
-QUALITY: Final = frozenset((VERIFY, CANDIDATES, VARIANTS, RACE, STEPS))
-SUPERVISED: Final = frozenset((VERIFY, RACE))
+WARM_GPU: Final = "warm_gpu"
+QUALITY: Final = frozenset((VERIFY, CANDIDATES, VARIANTS, RACE, STEPS, WARM_GPU))
+SUPERVISED: Final = frozenset((VERIFY, RACE, WARM_GPU))
 """Kinds that start limited children by themselves."""
 MAX_TASK: Final = 256 << 20
-_COMPILE_S: Final = 60.0
+MOST_VARIANTS: Final = 1024
+VARIANTS_A_TASK: Final = 1
+"""Each takes a worker for most of a second, and clients who come meanwhile wait for it to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A kernel with a choice of variants. key: of its tuning record; descended: of the record that
-    a descent leaves; problem: what to time; standing: a binary that is to be beaten, if any."""
+    a descent leaves; problem: what to time, of so many variants (``count``); standing: a binary
+    that is to be beaten, if any."""
 
     digest: str
     key: str
     problem: bytes
+    count: int
     descended: str
     standing: bytes = b""
 
@@ -73,127 +79,35 @@ class Quality(Protocol):
     """What follows a compile, as the farm uses it: in workers. Raises FusecError."""
 
     def verify(
-        self, graph: bytes, target: Target, found: Found, seconds: float, gpu: int
+        self,
+        graph: bytes,
+        target: Target,
+        found: Found,
+        seconds: float,
+        gpu: int,
+        recorder: Recorder,
     ) -> Verification: ...
 
     def candidates(self, plan: bytes, device: str, single: bool) -> list[Candidate]:
-        """single: those with one variant too, for a descent."""
+        """The largest first. single: those with one variant too, for a descent."""
         ...
 
-    def variants(self, problem: bytes) -> tuple[dict[str, bytes], dict[str, str]]: ...
+    def variants(
+        self, problem: bytes, numbers: Sequence[int]
+    ) -> tuple[dict[str, bytes], dict[str, str]]:
+        """Binaries of these variants by number, and why the others have none."""
+        ...
 
     def race(self, compiled: Sequence[Compiled], seconds: float, gpu: int) -> dict[str, Chosen]: ...
 
-    def step(self, history: Sequence[bytes], record: bytes) -> bytes:
-        """The next problem of a descent, after those that were raced and the record of the last of
-        them; empty where there is none."""
+    def step(self, history: Sequence[bytes], record: bytes) -> tuple[bytes, int]:
+        """The next problem of a descent and its number of variants, after those that were raced and
+        the record of the last of them; empty where there is none."""
         ...
 
-
-@dataclass(frozen=True, slots=True)
-class FusecQuality:
-    """The real one."""
-
-    def verify(
-        self, graph: bytes, target: Target, found: Found, seconds: float, gpu: int
-    ) -> Verification:
-        from fusec.codegen.isa import host_target
-        from fusec.tune.device import only_gpu
-        from fusec.verification.verify import Limits, verify
-
-        shown = None
-        if target.device == "cuda":
-            shown = only_gpu(gpu, os.environ)
-        elif not _runs(target.isa, host_target().isa):
-            why = f"the worker's processor is {host_target().isa}, the target {target.isa}"
-            return Verification(Outcome.SKIPPED, why=why)
-        threads = max(1, min(4, len(os.sched_getaffinity(0)) // 2))
-        return verify(graph, found, limits=Limits(seconds=seconds, threads=threads), gpu=shown)
-
-    def candidates(self, plan: bytes, device: str, single: bool) -> list[Candidate]:
-        from fusec.codegen.triton_toolchain import compiler_version
-        from fusec.ir.program_wire import program_from_bytes
-        from fusec.pipeline import Plan
-        from fusec.tune.problem import problem_to_bytes, problems
-        from fusec.tune.record import record_key
-
-        made = Plan.from_bytes(plan)
-        compiler = compiler_version()
-        return [
-            Candidate(
-                problem.source.digest,
-                record_key(problem.source, device, compiler, False),
-                problem_to_bytes(problem),
-                record_key(problem.source, device, compiler, True),
-            )
-            for problem in problems(program_from_bytes(made.program), made.kernels)
-            if single or len(problem.source.variants) > 1
-        ]
-
-    def variants(self, problem: bytes) -> tuple[dict[str, bytes], dict[str, str]]:
-        from fusec.codegen.triton_toolchain import compile_variants
-        from fusec.tune.problem import problem_from_bytes
-
-        source = problem_from_bytes(problem).source
-        binaries: dict[str, bytes] = {}
-        left_out: dict[str, str] = {}
-        jobs = [(source, number) for number in range(len(source.variants))]
-        for number, built in compile_variants(jobs, _COMPILE_S):
-            if isinstance(built, CompileError):
-                left_out[str(number)] = built.message
-            else:
-                binaries[str(number)] = built.to_bytes()
-        return binaries, left_out
-
-    def race(self, compiled: Sequence[Compiled], seconds: float, gpu: int) -> dict[str, Chosen]:
-        from fusec.codegen.gpu_binary import GpuBinary
-        from fusec.tune.problem import problem_from_bytes
-        from fusec.tune.race_variants import STANDS, race_variants
-        from fusec.tune.timing import Timer
-
-        deadline = time.monotonic() + seconds
-        found: dict[str, Chosen] = {}
-        timer = Timer(gpu)
-        try:
-            device = timer.open()
-            for each in compiled:
-                binaries = {int(n): GpuBinary.from_bytes(b) for n, b in each.binaries.items()}
-                left_out = {int(n): why for n, why in each.left_out.items()}
-                problem = problem_from_bytes(each.candidate.problem)
-                stood = each.candidate.standing
-                standing = GpuBinary.from_bytes(stood) if stood else None
-                raced = race_variants(
-                    problem, binaries, left_out, timer, device, deadline, standing
-                )
-                if isinstance(raced, str):
-                    kept = stood if raced == STANDS else b""
-                    found[each.candidate.digest] = Chosen(kept, why=raced)
-                else:
-                    record = raced.record.to_bytes()
-                    found[each.candidate.digest] = Chosen(raced.binary.to_bytes(), record)
-        except ChildLost as error:
-            for each in compiled:
-                found.setdefault(each.candidate.digest, Chosen(why=error.message))
-        finally:
-            timer.close()
-        return found
-
-    def step(self, history: Sequence[bytes], record: bytes) -> bytes:
-        from fusec.tune.neighbours import next_step
-        from fusec.tune.problem import problem_from_bytes, problem_to_bytes
-        from fusec.tune.record import Record
-
-        problems = [problem_from_bytes(data) for data in history]
-        best = problems[-1].source.variants[Record.from_bytes(record).variant]
-        step = next_step(problems, best)
-        return b"" if step is None else problem_to_bytes(step)
-
-
-def _runs(isa: str, here: str) -> bool:
-    """Whether a processor of the level ``here`` runs code of a level: levels of a kind are sorted
-    by their names."""
-    kind = isa.rpartition("-v")[0]
-    return isa == here or (bool(kind) and kind == here.rpartition("-v")[0] and isa <= here)
+    def warm(self, gpu: int) -> None:
+        """Load what a verification on this GPU needs."""
+        ...
 
 
 # -- tasks and their results --------------------------------------------------------------------
@@ -213,10 +127,12 @@ def verify_task(
     return Task(VERIFY, pack(body), label, needs=needs)
 
 
-def verification_of(result: bytes) -> Verification:
-    """Raises CacheError, WireError."""
-    body = unpack(result, max_bytes=MAX_TASK)
-    return Verification.from_wire(body if isinstance(body, dict) else {})
+def verification_of(result: bytes) -> tuple[Verification, tuple[Lap, ...]]:
+    """The record, and when the worker was at which stage of it. Raises CacheError, WireError."""
+    body = fields(unpack(result, max_bytes=MAX_TASK), "a verification", ("record", "laps"))
+    record = body["record"]
+    laps = laps_from_wire(body["laps"])
+    return Verification.from_wire(record if isinstance(record, dict) else {}), laps
 
 
 def candidates_task(plan: bytes, device: str, single: bool, label: str) -> Task:
@@ -232,15 +148,29 @@ def candidates_of(result: bytes) -> list[Candidate]:
     return [_candidate(item) for item in body]
 
 
-def variants_task(candidate: Candidate) -> Task:
-    """The task that compiles a candidate's variants; `compiled_of` reads its result."""
-    return Task(VARIANTS, candidate.problem, f"variants of {candidate.digest[:12]}", needs=CPU)
+def warm_gpu_task(needs: str) -> Task:
+    """The task that has a GPU's worker ready, ahead of the first graph."""
+    return Task(WARM_GPU, pack({}), "warm up a GPU", needs=needs)
 
 
-def compiled_of(candidate: Candidate, result: bytes) -> Compiled:
+def variants_tasks(candidate: Candidate) -> list[Task]:
+    """The tasks that compile a candidate's variants; `compiled_of` reads their results."""
+    label = f"variants of {candidate.digest[:12]}"
+    numbers = list[Value](range(candidate.count))
+    parts = [numbers[n : n + VARIANTS_A_TASK] for n in range(0, len(numbers), VARIANTS_A_TASK)]
+    problem = candidate.problem
+    return [Task(VARIANTS, pack({"problem": problem, "numbers": p}), label) for p in parts]
+
+
+def compiled_of(candidate: Candidate, results: Sequence[bytes]) -> Compiled:
     """Raises CacheError, WireError."""
-    body = fields(unpack(result, max_bytes=MAX_TASK), "variants", ("binaries", "left_out"))
-    return Compiled(candidate, _bytes_map(body["binaries"]), _text_map(body["left_out"]))
+    binaries: dict[str, bytes] = {}
+    left_out: dict[str, str] = {}
+    for result in results:
+        body = fields(unpack(result, max_bytes=MAX_TASK), "variants", ("binaries", "left_out"))
+        binaries.update(_bytes_map(body["binaries"]))
+        left_out.update(_text_map(body["left_out"]))
+    return Compiled(candidate, binaries, left_out)
 
 
 def race_task(compiled: Sequence[Compiled], seconds: float, needs: str) -> Task:
@@ -278,17 +208,29 @@ def steps_task(kernels: Mapping[str, tuple[Sequence[bytes], bytes]], label: str)
     return Task(STEPS, pack(body), label)
 
 
-def steps_of(result: bytes) -> dict[str, bytes]:
-    """The next problems, by kernel; empty where there is none. Raises CacheError, WireError."""
-    return _bytes_map(unpack(result, max_bytes=MAX_TASK))
+def steps_of(result: bytes) -> dict[str, tuple[bytes, int]]:
+    """The next problems and their numbers of variants, by kernel; empty where there is none. Raises
+    CacheError, WireError."""
+    body = unpack(result, max_bytes=MAX_TASK)
+    if not isinstance(body, dict):
+        raise WireError("the result of a steps task is malformed")
+    found: dict[str, tuple[bytes, int]] = {}
+    for digest, item in body.items():
+        step = fields(item, "a step", ("problem", "count"))
+        found[digest] = _bytes(step["problem"]), _count(step["count"])
+    return found
 
 
 def run_quality(task: Task, quality: Quality) -> bytes:
     """Do one of these tasks. Raises FusecError, CacheError."""
-    if task.kind == VARIANTS:
-        binaries, left_out = quality.variants(task.payload)
-        return pack({"binaries": {**binaries}, "left_out": {**left_out}})
     body = unpack(task.payload, max_bytes=MAX_TASK)
+    if task.kind == WARM_GPU:
+        quality.warm(task.gpu)
+        return b""
+    if task.kind == VARIANTS:
+        body = fields(body, "variants task", ("problem", "numbers"))
+        binaries, left_out = quality.variants(_bytes(body["problem"]), _numbers(body["numbers"]))
+        return pack({"binaries": {**binaries}, "left_out": {**left_out}})
     if task.kind == CANDIDATES:
         body = fields(body, "candidates task", ("plan", "device", "single"))
         plan, single = _bytes(body["plan"]), body["single"] is True
@@ -304,8 +246,10 @@ def run_quality(task: Task, quality: Quality) -> bytes:
         raw = body["target"]
         target = Target.from_wire(raw if isinstance(raw, dict) else {})
         seconds = _seconds(body["seconds"])
-        verdict = quality.verify(_bytes(body["graph"]), target, artifact, seconds, task.gpu)
-        return pack(verdict.to_wire())
+        graph, laps = _bytes(body["graph"]), list[Lap]()
+        recorder = Recorder(laps=laps)
+        verdict = quality.verify(graph, target, artifact, seconds, task.gpu, recorder)
+        return pack({"record": verdict.to_wire(), "laps": laps_to_wire(laps)})
     body = fields(body, "race task", ("kernels", "seconds"))
     kernels = body["kernels"]
     if not isinstance(kernels, list):
@@ -319,12 +263,13 @@ def run_quality(task: Task, quality: Quality) -> bytes:
     return pack({"chosen": outcomes, "seconds": time.monotonic() - started})
 
 
-def _step(item: Value, quality: Quality) -> bytes:
+def _step(item: Value, quality: Quality) -> Value:
     body = fields(item, "a step", ("history", "record"))
     history = body["history"]
     if not isinstance(history, list) or not history:
         raise WireError("a step without a race before it")
-    return quality.step([_bytes(problem) for problem in history], _bytes(body["record"]))
+    problem, count = quality.step([_bytes(p) for p in history], _bytes(body["record"]))
+    return {"problem": problem, "count": count}
 
 
 def _compiled(item: Value) -> Compiled:
@@ -339,13 +284,29 @@ def _wire(candidate: Candidate) -> list[Value]:
 
 def _candidate(item: Value) -> Candidate:
     if isinstance(item, list) and len(item) == len(_CANDIDATE):
-        digest, key, problem, descended, standing = item
+        digest, key, problem, count, descended, standing = item
         if isinstance(digest, str) and isinstance(key, str) and isinstance(descended, str):
-            return Candidate(digest, key, _bytes(problem), descended, _bytes(standing))
+            rest = descended, _bytes(standing)
+            return Candidate(digest, key, _bytes(problem), _count(count), *rest)
     raise WireError("not a candidate")
 
 
-_CANDIDATE: Final = ("digest", "key", "problem", "descended", "standing")
+_CANDIDATE: Final = ("digest", "key", "problem", "count", "descended", "standing")
+
+
+def _count(value: Value) -> int:
+    if not isinstance(value, int) or not 0 <= value <= MOST_VARIANTS:
+        raise WireError("a number of variants expected")
+    return value
+
+
+def _numbers(value: Value) -> list[int]:
+    if not isinstance(value, list):
+        raise WireError("numbers of variants expected")
+    numbers = [number for number in value if isinstance(number, int)]
+    if len(numbers) < len(value):
+        raise WireError("numbers of variants expected")
+    return numbers
 
 
 def _bytes(value: Value) -> bytes:

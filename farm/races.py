@@ -26,7 +26,7 @@ from farm.quality_tasks import (
     chosen_of,
     compiled_of,
     race_task,
-    variants_task,
+    variants_tasks,
 )
 from farm.shelf import KERNEL_BLOB, Shelf
 from farm.untuned import Untuned
@@ -35,8 +35,8 @@ from fusec.errors import FusecError
 
 log = logging.getLogger("fusec.farm")
 
-KERNELS_A_LEASE: Final = 8  # so that a verification gets its turn between two
-RACE_S: Final = 120.0  # for those
+KERNELS_A_LEASE: Final = 2  # so that a verification gets its turn between two
+RACE_S: Final = 60.0  # for those
 RECENT_BYTES: Final = 64 << 20
 _RECORD_BLOB: Final = "record"
 
@@ -151,8 +151,8 @@ class Races:
 
     async def _compiled(self, graph: Untuned, candidate: Candidate) -> Compiled | None:
         try:
-            result = await self._attempts.run(behind(variants_task(candidate), graph.tenant))
-            return compiled_of(candidate, result)
+            tasks = [behind(task, graph.tenant) for task in variants_tasks(candidate)]
+            return compiled_of(candidate, await asyncio.gather(*map(self._attempts.run, tasks)))
         except (TaskFailed, CacheError, FusecError) as error:
             log.warning("variants are lost: %s", error, extra={"action": "tune"})
             return None

@@ -1,4 +1,5 @@
-"""When and where a task was at work, as its worker tells those who follow the task.
+"""When and where a task was at work, as its worker tells: those who follow the task, and of the
+stages inside it everybody.
 
 A worker has neither network nor credentials, so it exports no spans: the result of a task that is
 followed (`Task.traceparent`) comes back behind a stamp, from whatever pool.
@@ -10,12 +11,16 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from cache.protocol import Value
 from farm.pool import Runner, Task, TaskFailed
 from farm.retry import ErrorKind
+from fusec.errors import WireError
 from fusec.parts import Parts
+from fusec.trace import STAGES, Lap
 
 _STAMP: Final = struct.Struct("!QQI64s")
 """Before a result: start and end in nanoseconds of the epoch, process, host."""
@@ -48,3 +53,23 @@ def split(result: bytes) -> tuple[Stamp, bytes]:
     started, ended, process, host = _STAMP.unpack_from(result)
     name = host.rstrip(bytes(1)).decode(errors="replace")
     return Stamp(started, ended, process, name), result[_STAMP.size :]
+
+
+def laps_to_wire(laps: Iterable[Lap]) -> Value:
+    """A worker's stages as a part of its result; `laps_from_wire` reads them."""
+    return [[lap.stage, lap.start_ns, lap.end_ns] for lap in laps]
+
+
+def laps_from_wire(value: Value) -> tuple[Lap, ...]:
+    """Raises WireError for anything that `laps_to_wire` does not write."""
+    if not isinstance(value, list):
+        raise WireError("the stages of a worker are no list")
+    return tuple(_lap(item) for item in value)
+
+
+def _lap(item: Value) -> Lap:
+    if isinstance(item, list) and len(item) == 3:
+        stage, start_ns, end_ns = item
+        if stage in STAGES and isinstance(start_ns, int) and isinstance(end_ns, int):
+            return Lap(str(stage), start_ns, end_ns)
+    raise WireError("not a stage of a worker")

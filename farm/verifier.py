@@ -58,10 +58,13 @@ class Verifier:
         task = verify_task(graph, target, found, self.seconds, needs, "verify an artifact")
         try:
             result = await self.attempts.run(replace(task, share=share), urgency)
-            record = verification_of(result)
+            record, laps = verification_of(result)
         except TaskFailed as error:
             # It says nothing of the artifact: the worker or its node was lost, or too slow.
             return Verification(Outcome.INCONCLUSIVE, why=error.message)
         except (CacheError, FusecError) as error:
             return Verification(Outcome.INCONCLUSIVE, why=str(error))
+        self.attempts.tracing.laps(laps)
+        for lap in laps:
+            self.metrics.stage_seconds.labels(lap.stage, target.device).observe(lap.seconds)
         return record if needs == CPU else replace(record, device=needs)

@@ -14,8 +14,10 @@ from cache.errors import CacheError
 from cache.manifest import Manifest
 from cache.protocol import Value, fields, pack, unpack
 from farm.pool import Task, TaskFailed
-from farm.quality_tasks import QUALITY, FusecQuality, Quality, run_quality
+from farm.quality import FusecQuality
+from farm.quality_tasks import QUALITY, Quality, run_quality
 from farm.retry import ErrorKind
+from farm.stamp import laps_from_wire, laps_to_wire
 from fusec.artifact.fingerprint import Fingerprint, graph_fingerprint, toolchain
 from fusec.errors import (
     ArtifactError,
@@ -30,7 +32,7 @@ from fusec.errors import (
 from fusec.options import Options, Target
 from fusec.parts import Parts, each, gathered
 from fusec.remote.protocol import MAX_SUBMIT, FarmJob, options_from_wire, options_to_wire
-from fusec.trace import STAGES, Lap, Recorder
+from fusec.trace import Lap, Recorder
 
 MAX_RESULT: Final = 256 << 20
 PART_KERNELS: Final = 8
@@ -61,7 +63,7 @@ class Planned:
     laps: tuple[Lap, ...] = ()
 
     def encode(self) -> bytes:
-        laps = [[lap.stage, lap.start_ns, lap.end_ns] for lap in self.laps]
+        laps = laps_to_wire(self.laps)
         return pack({"plan": self.plan, "keys": dict(self.keys), "laps": laps})
 
     @classmethod
@@ -69,13 +71,13 @@ class Planned:
         """Raises CacheError, WireError for anything that `encode` does not write."""
         names = ("plan", "keys", "laps")
         body = fields(unpack(data, max_bytes=MAX_RESULT), "planned graph", names)
-        plan, keys, laps = body["plan"], body["keys"], body["laps"]
-        if not isinstance(plan, bytes) or not isinstance(keys, dict) or not isinstance(laps, list):
+        plan, keys = body["plan"], body["keys"]
+        if not isinstance(plan, bytes) or not isinstance(keys, dict):
             raise WireError("a planned graph is malformed")
         by_digest = {digest: key for digest, key in keys.items() if isinstance(key, str)}
         if len(by_digest) < len(keys):
             raise WireError("the kernels of a planned graph are malformed")
-        return cls(plan, by_digest, tuple(_lap(item) for item in laps))
+        return cls(plan, by_digest, laps_from_wire(body["laps"]))
 
 
 class Stages(Protocol):
@@ -108,8 +110,8 @@ class Stages(Protocol):
         """The entries of the graph's fingerprint: at the gateway and again in the worker."""
         ...
 
-    def warm(self) -> None:
-        """Load what `plan` and `build` need: in a worker."""
+    def warm(self, *, gpu: bool) -> None:
+        """Load what `plan` and `build` need: in a worker. gpu: for kernels for GPUs too."""
         ...
 
 
@@ -155,11 +157,14 @@ class FusecStages:
     ) -> tuple[tuple[str, str], ...]:
         return graph_fingerprint(graph, target, options, toolchain()).entries
 
-    def warm(self) -> None:
+    def warm(self, *, gpu: bool) -> None:
+        from fusec.codegen.triton_toolchain import warm
         from fusec.pipeline import compile_local
 
         toolchain()
         assert callable(compile_local)
+        if gpu:
+            warm()
 
 
 LOSSES: Final[Mapping[Loss, ErrorKind]] = {
@@ -194,9 +199,10 @@ def planned_kernels(part: bytes) -> list[PlannedKernel]:
     return [_planned_kernel(item) for item in value]
 
 
-def warm_task() -> Task:
-    """The task that loads the compiler in a worker, ahead of the first graph."""
-    return Task("warm", b"", "warm up")
+def warm_task(*, gpu: bool = False) -> Task:
+    """The task that loads the compiler in a worker, ahead of the first graph. gpu: that of kernels
+    for GPUs too."""
+    return Task("warm", pack({"gpu": gpu}), "warm up")
 
 
 def build_task(kernels: Sequence[PlannedKernel], target: Target, label: str) -> Task:
@@ -274,7 +280,7 @@ def _run_plan(payload: bytes, stages: Stages) -> Parts[bytes, bytes]:
 
 
 def _run_warm(payload: bytes, stages: Stages) -> bytes:
-    stages.warm()
+    stages.warm(gpu=fields(unpack(payload, max_bytes=64), "warm task", ("gpu",))["gpu"] is True)
     return b""
 
 
@@ -317,14 +323,6 @@ def _planned_kernel(item: Value) -> PlannedKernel:
         if isinstance(digest, str) and isinstance(key, str) and isinstance(source, bytes):
             return PlannedKernel(digest, key, source)
     raise WireError("not a planned kernel")
-
-
-def _lap(item: Value) -> Lap:
-    if isinstance(item, list) and len(item) == 3:
-        stage, start_ns, end_ns = item
-        if stage in STAGES and isinstance(start_ns, int) and isinstance(end_ns, int):
-            return Lap(str(stage), start_ns, end_ns)
-    raise WireError("not a stage of a compile")
 
 
 def _outcome(item: Value) -> bytes | TaskFailed:

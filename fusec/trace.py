@@ -25,6 +25,10 @@ STAGES: Mapping[str, str] = {
     "build": "the compilers of kernels",
     "tune": "compiling and timing variants of GPU kernels",
     "load": "artifact to callable",
+    "verify_child": "a verification's child process: its start, torch, a GPU's context",
+    "verify_eager": "eager's run for a verification, with its inputs",
+    "verify_artifact": "the artifact's run for a verification, with its inputs",
+    "verify_compare": "comparing the two, with the float64 run and noisy ones",
 }
 
 # Counter -> what one count means.

@@ -93,6 +93,13 @@ def compile_variant(source: GpuSource, variant: int, timeout_s: float) -> GpuBin
     )
 
 
+def warm() -> None:
+    """Have a child ready for the first kernel. Raises CompilerLost, ChildLost, CompileError."""
+    compiler_version()  # tells what is missing
+    with _compilers(os.getpid()).children.lend():
+        pass
+
+
 def compile_variants(
     jobs: Sequence[tuple[GpuSource, int]], timeout_s: float
 ) -> Iterator[tuple[int, GpuBinary | CompileError]]:

@@ -52,8 +52,19 @@ class Bench:
     def open(self, ordinal: int) -> dict[str, Any]:
         """Make a context on a device; what the device is, as `Device.from_wire` takes it."""
         self._cuda = Cuda(ordinal)
-        device = self._cuda.device
+        return self.device()
+
+    def device(self) -> dict[str, Any]:
+        """What the device is, as `Device.from_wire` takes it."""
+        device = self.cuda.device
         return {name: getattr(device, name) for name in device.__slots__}
+
+    def rest(self) -> None:
+        """Forget everything, and give the device's memory back."""
+        self.clear()
+        if self._memory[0]:
+            self.cuda.release(self._memory[0])
+        self._memory = (0, 0)
 
     def prepare(self, buffers: list[tuple[int, str, int]], sizes: list[tuple[str, int]]) -> int:
         """Lay out and fill copies of a problem's buffers; how many there are."""

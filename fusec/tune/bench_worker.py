@@ -17,6 +17,8 @@ def main() -> None:
     bench = Bench()
     methods: dict[str, Callable[..., Any]] = {
         "open": bench.open,
+        "device": bench.device,
+        "rest": bench.rest,
         "prepare": bench.prepare,
         "probe": bench.probe,
         "reference": bench.reference,

@@ -53,8 +53,20 @@ class Timer:
         self._trusted: tuple[int, GpuBinary] | None = None
 
     def open(self) -> Device:
-        """What the GPU is. Raises ChildLost where there is none that can be used."""
-        return Device.from_wire(self._start())
+        """What the GPU is; at once where it is open. Raises ChildLost where there is none that can
+        be used."""
+        if self._child is not None and not self._child.usable:
+            self.close()
+        if self._child is None:
+            return Device.from_wire(self._start())
+        return Device.from_wire(self._ask("device", [], _OPEN_S))
+
+    def rest(self) -> None:
+        """Let go of the GPU's memory, which others may need before this is used again. Raises
+        ChildLost."""
+        self._new_problem()
+        if self._child is not None:
+            self._ask("rest", [], _OPEN_S)
 
     def close(self) -> None:
         if self._child is not None:

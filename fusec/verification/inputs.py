@@ -6,6 +6,7 @@ reach. Those of unknown meaning are 0 or 1.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, Final
@@ -118,14 +119,14 @@ def random_inputs(
     """
     sizes = typical_sizes(graph.symbols)
     below = bounds(graph, sizes)
-    # Drawn on the CPU for all devices: a record's seed then says what the inputs were.
-    draw = torch.Generator().manual_seed(seed)
+    drawn = {where: _Drawn(seed, where) for where in (torch.device("cpu"), device)}
     made: list[Any] = []
     for index in graph.inputs:
         kind = graph.nodes[index].type
         if isinstance(kind, TensorType):
             bound = below.get(index, 1 if safe else _UNKNOWN)
-            made.append(_tensor(kind, sizes, draw, device, bound, positive))
+            where = torch.device("cpu") if kind.device == "cpu" else device
+            made.append(_tensor(kind, sizes, drawn[where], index, bound, positive))
         else:
             made.append(_scalar(kind, sizes))
     return made
@@ -142,8 +143,8 @@ def _scalar(kind: object, sizes: Mapping[str, int]) -> Any:
 def _tensor(
     kind: TensorType,
     sizes: Mapping[str, int],
-    draw: torch.Generator,
-    device: torch.device,
+    drawn: _Drawn,
+    number: int,
     below: int,
     positive: bool,
 ) -> torch.Tensor:
@@ -151,37 +152,64 @@ def _tensor(
     stride = [ex.evaluate(e, sizes) for e in kind.stride]
     offset = 0 if kind.offset is None else ex.evaluate(kind.offset, sizes)
     reach = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-    where = device if kind.device != "cpu" else torch.device("cpu")
     # About what a sum over the dimensions of a product leaves: layers then neither grow nor vanish.
     terms = min(_MOST_TERMS, max(1, math.prod(shape[1:])))
     scale = 1.0 / terms if positive else 1.0 / math.sqrt(terms)
-    memory = _values(offset + reach, kind.dtype, draw, where, below, positive, scale)
+    memory = drawn.values(number, offset + reach, kind.dtype, below, positive, scale)
     return memory.as_strided(shape, stride, offset)
 
 
 _PERIOD: Final = (1 << 22) - 3
 """Values that are drawn. Longer memory repeats them; a prime, so that no two rows are the same."""
+_TOP: Final = 1 << 31
 
 
-def _values(
-    count: int,
-    dtype: str,
-    draw: torch.Generator,
-    device: torch.device,
-    below: int,
-    positive: bool,
-    scale: float,
-) -> torch.Tensor:
-    kind, drawn = DTYPES[dtype].kind, min(count, _PERIOD)
-    if kind == "bool":
-        values = torch.rand(drawn, generator=draw) < 0.5
-    elif kind in ("int", "uint"):
-        values = torch.randint(0, below, (drawn,), generator=draw)
-    elif positive:
-        values = (torch.rand(drawn, generator=draw) * 0.9 + 0.1) * scale
-    else:
-        values = torch.randn(drawn, generator=draw) * scale
-    if kind == "complex":
-        values = torch.complex(values, values.flip(0))
-    values = values.to(DTYPE_OF[dtype]).to(device)
-    return values if drawn == count else values.repeat(-(-count // drawn))[:count]
+class _Drawn:
+    """Random values of a seed, the same on every device: drawn once and on the CPU, of which each
+    tensor takes a stretch. Drawing for each of them took a minute for the inputs of a backward
+    graph, all of them GPU time of a farm."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self._seed = seed
+        self._device = device
+        self._kept: dict[str, torch.Tensor] = {}
+
+    def values(
+        self, number: int, count: int, dtype: str, below: int, positive: bool, scale: float
+    ) -> torch.Tensor:
+        """``count`` values for the tensor of a number, which says where its stretch begins."""
+        kind = DTYPES[dtype].kind
+        if kind == "bool":
+            values = self._stretch("integers", number, count) % 2 == 0
+        elif kind in ("int", "uint"):
+            values = self._stretch("integers", number, count) % below
+        elif positive:
+            values = self._stretch("integers", number, count) / _TOP
+            values = (values.float() * 0.9 + 0.1) * scale
+        else:
+            values = self._stretch("normal", number, count) * scale
+        if kind == "complex":
+            values = torch.complex(values, values.flip(0))
+        values = values.to(DTYPE_OF[dtype])
+        return values if values.numel() == count else values.repeat(-(-count // _PERIOD))[:count]
+
+    def _stretch(self, what: str, number: int, count: int) -> torch.Tensor:
+        """At most _PERIOD values, from a place on that is the tensor's."""
+        if what not in self._kept:
+            self._kept[what] = _draw(self._seed, what).to(self._device)
+        values, start = self._kept[what], number * _STEP % _PERIOD
+        if start + count <= _PERIOD:
+            return values[start : start + count]
+        return torch.cat((values[start:], values[:start]))[:count]
+
+
+@functools.lru_cache(2)
+def _draw(seed: int, what: str) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    if what == "normal":
+        return torch.randn(_PERIOD, generator=draw)
+    return torch.randint(0, _TOP, (_PERIOD,), generator=draw)
+
+
+_STEP: Final = 1_299_709
+"""Between the stretches of two tensors that follow each other."""

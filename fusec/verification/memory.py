@@ -14,12 +14,13 @@ from fusec.ir.typical import typical_sizes
 _WIDE: Final = {"float": 8, "complex": 16}
 
 
-def needed_bytes(graph: Graph) -> int:
+def needed_bytes(graph: Graph, *, exact: bool = True) -> int:
     """Most bytes of tensors at once: the inputs, in the graph's types and in float64, the results
-    of three runs, and the values that live together in a float64 run."""
+    of three runs, and the values that live together in a float64 run. exact: whether there is one;
+    without, all three runs are in the graph's types."""
     sizes = typical_sizes(graph.symbols)
     narrow = {i: _size(n, sizes, wide=False) for i, n in enumerate(graph.nodes)}
-    wide = {i: _size(n, sizes, wide=True) for i, n in enumerate(graph.nodes)}
+    wide = {i: _size(n, sizes, wide=exact) for i, n in enumerate(graph.nodes)}
     inputs = sum(narrow[i] + wide[i] for i in graph.inputs)
     kept = {ref for output in graph.outputs for ref in refs(output)}
     outputs = sum(2 * narrow[i] + 3 * wide[i] for i in kept)

@@ -16,6 +16,7 @@ from fusec.child.messages import MAX_MESSAGE
 from fusec.child.pool import Children
 from fusec.child.process import Child
 from fusec.errors import ChildLost, Loss
+from fusec.trace import Recorder
 
 SEED: Final = 20250601
 _START_S: Final = 120.0
@@ -25,6 +26,7 @@ _FINITE: Final = 0.5
 _SLACK_BYTES: Final = 4 << 30  # what torch itself and its libraries take
 _MESSAGE_SLACK: Final = 1 << 20
 _MOST_CHILDREN: Final = 16
+_IDLE_S: Final = 600.0  # loading torch and opening a GPU takes seconds of the first artifact
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +44,19 @@ def verify(
     found: Found,
     *,
     limits: Limits,
+    recorder: Recorder,
     gpu: Mapping[str, str] | None = None,
     seed: int = SEED,
 ) -> Verification:
     """Run an artifact beside eager, on the CPU or on the GPU that ``gpu`` shows the child.
 
     graph: `graph_to_bytes`. gpu: variables as of `fusec.tune.device.only_gpu`; None: there is none.
+    recorder: of the stages `verify_child`, `verify_eager`, `verify_artifact` and `verify_compare`.
     Never raises for an artifact or a graph at fault: the outcome says it.
     """
     if len(graph) + found.manifest.size() > MAX_MESSAGE - _MESSAGE_SLACK:
         return Verification(Outcome.SKIPPED, why="the artifact is too large to be passed on")
-    shown = tuple(sorted((gpu or {"CUDA_VISIBLE_DEVICES": ""}).items()))
-    # A driver reserves what it never uses: with a GPU there is no limit of this kind.
-    memory = limits.memory + _SLACK_BYTES if gpu is None else None
-    children = _children(os.getpid(), shown, memory, limits.threads)
+    children = _children_for(limits, gpu)
     task = {
         "graph": graph,
         "manifest": found.manifest.encode(),
@@ -69,9 +70,10 @@ def verify(
     # A place out of range ends a GPU's context, or raises: then with zeros, which are never that.
     for safe in (False, True):
         try:
-            with children.lend() as child:
-                run = _Run(child, deadline)
+            with recorder.span("verify_child"), children.lend() as child:
+                run = _Run(child, deadline, recorder)
                 verdict = replace(run.verification(task, safe), seed=seed)
+                run.close()
         except ChildLost as error:
             return replace(verdict, why=error.message)
         if run.eager_ran or verdict.outcome is not Outcome.INCONCLUSIVE:
@@ -82,10 +84,11 @@ def verify(
 class _Run:
     """One attempt, in one child. ``eager_ran``: whether there was something to compare with."""
 
-    def __init__(self, child: Child, deadline: float) -> None:
+    def __init__(self, child: Child, deadline: float, recorder: Recorder) -> None:
         self.eager_ran = False
         self._child = child
         self._deadline = deadline
+        self._recorder = recorder
         self._device = ""
 
     def verification(self, task: Mapping[str, Any], safe: bool) -> Verification:
@@ -94,25 +97,37 @@ class _Run:
             self._device = self._ask("device", [], _START_S)
             if left_out is not None:
                 return self._verdict(Outcome.SKIPPED, left_out)
-            refused, took = self._eager(safe)
+            with self._recorder.span("verify_eager"):
+                refused, took = self._eager(safe)
         except ChildLost as error:
             return self._verdict(Outcome.INCONCLUSIVE, f"running eager: {error.message}")
         if refused is not None:
             return self._verdict(Outcome.INCONCLUSIVE, f"eager does not run: {refused}")
         self.eager_ran = True
         try:
-            raised = self._ask("artifact", [], max(_LEAST_S, _TIMES_EAGER * took))
+            with self._recorder.span("verify_artifact"):
+                answer = self._ask("artifact", [], max(_LEAST_S, _TIMES_EAGER * took))
         except ChildLost as error:
             # What takes memory is limited here, and nowhere where it is used.
             mine = error.loss is not Loss.MEMORY
             outcome = Outcome.FAILED if mine else Outcome.INCONCLUSIVE
             return self._verdict(outcome, f"running it: {error.message}")
-        if raised is not None:
-            return self._verdict(Outcome.FAILED, f"running it: {raised}")
+        if "raised" in answer:
+            outcome = Outcome.INCONCLUSIVE if answer["memory"] else Outcome.FAILED
+            return self._verdict(outcome, f"running it: {answer['raised']}")
         try:
-            return Verification.from_wire(self._ask("judge", [], self._left()))
+            with self._recorder.span("verify_compare"):
+                answer = self._ask("judge", [], self._left())
         except ChildLost as error:
             return self._verdict(Outcome.INCONCLUSIVE, f"comparing: {error.message}")
+        if "raised" in answer:
+            return self._verdict(Outcome.INCONCLUSIVE, f"comparing: {answer['raised']}")
+        return Verification.from_wire(answer["verdict"])
+
+    def close(self) -> None:
+        """Have the child let go of its tensors, where it is still there. Raises ChildLost."""
+        if self._child.usable:
+            self._ask("close", [], _START_S)
 
     def _eager(self, safe: bool) -> tuple[str | None, float]:
         """Why it does not run, or None; its seconds. Raises ChildLost."""
@@ -133,6 +148,19 @@ class _Run:
         return Verification(outcome, self._device, why=why)
 
 
+def warm(limits: Limits, gpu: Mapping[str, str] | None) -> None:
+    """Have a child ready for the first verification. Raises ChildLost."""
+    with _children_for(limits, gpu).lend() as child:
+        child.request(["warm", [gpu is not None]], _START_S)
+
+
+def _children_for(limits: Limits, gpu: Mapping[str, str] | None) -> Children:
+    shown = tuple(sorted((gpu or {"CUDA_VISIBLE_DEVICES": ""}).items()))
+    # A driver reserves what it never uses: with a GPU there is no limit of this kind.
+    memory = limits.memory + _SLACK_BYTES if gpu is None else None
+    return _children(os.getpid(), shown, memory, limits.threads)
+
+
 @functools.cache
 def _children(
     process: int, shown: tuple[tuple[str, str], ...], memory: int | None, threads: int
@@ -140,7 +168,11 @@ def _children(
     """The children of this process; one that was forked from it has none of them."""
     environment = {"OMP_NUM_THREADS": str(threads), **dict(shown)}
     made = Children(
-        "fusec.verification.worker", _MOST_CHILDREN, environment=environment, memory=memory
+        "fusec.verification.worker",
+        _MOST_CHILDREN,
+        environment=environment,
+        memory=memory,
+        idle_s=_IDLE_S,
     )
     atexit.register(made.close)
     return made

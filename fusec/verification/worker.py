@@ -16,7 +16,9 @@ from fusec.verification.check import RAISED, Check
 _OPERATORS = fusec.attention.operators  # registers what graphs may call
 
 
-class _Worker:
+class Worker:
+    """What a request names: one method each, called in the order of a verification."""
+
     def __init__(self) -> None:
         self._check: Check | None = None
 
@@ -36,23 +38,35 @@ class _Worker:
         except RAISED as error:
             return {"raised": f"{type(error).__name__}: {error}"}
 
-    def artifact(self) -> str | None:
-        """Run it; what it raised, or None."""
+    def artifact(self) -> dict[str, Any]:
+        """Run it; what it raised, and whether that was for want of memory."""
         assert self._check is not None, "it is opened first"
         try:
             self._check.run_artifact()
         except RAISED as error:
-            return f"{type(error).__name__}: {error}"
-        return None
+            memory = isinstance(error, torch.OutOfMemoryError)
+            return {"raised": f"{type(error).__name__}: {error}", "memory": memory}
+        return {}
 
     def judge(self) -> dict[str, Any]:
-        """The verdict; the tensors are let go."""
+        """The verdict, or what comparing raised."""
         assert self._check is not None, "it is opened first"
-        found = self._check.judge().to_wire()
+        try:
+            return {"verdict": self._check.judge().to_wire()}
+        except RAISED as error:
+            return {"raised": f"{type(error).__name__}: {error}"}
+
+    def close(self) -> None:
+        """Let the tensors go: others use the same GPU."""
         self._check = None
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
-        return found
+
+    def warm(self, gpu: bool) -> None:
+        """Load what the first verification would wait for."""
+        if gpu:
+            torch.ones(16, 16, device="cuda") @ torch.ones(16, 16, device="cuda")
+            torch.cuda.synchronize()
 
     def device(self) -> str:
         assert self._check is not None, "it is opened first"
@@ -61,13 +75,15 @@ class _Worker:
 
 def main() -> None:
     """A request is the name of a step and its arguments; the answer is its result."""
-    worker = _Worker()
+    worker = Worker()
     steps = {
         "open": worker.open,
         "device": worker.device,
         "eager": worker.eager,
         "artifact": worker.artifact,
         "judge": worker.judge,
+        "close": worker.close,
+        "warm": worker.warm,
     }
 
     def answer(request: tuple[str, list[Any]]) -> Any:

@@ -16,14 +16,14 @@ from cache.digest import digest
 from farm.quality_tasks import Candidate, Chosen, Compiled
 from fusec.artifact.quality import Verification
 from fusec.options import Target
+from fusec.trace import Recorder
 from loadtest.simulate.virtual import VirtualLoop
 from loadtest.simulate.workload import Catalogue, identity
 
 VARIANTS: Final = 7
 """Of each kernel: about the mean of the models whose kernels `loadtest/costs.json` has."""
-LEASE_S: Final = 4.0
-"""Of a GPU before the first kernel is timed: a process that opens it, and loads torch to compare
-what variants leave in memory."""
+LEASE_S: Final = 0.1
+"""Of a GPU before the first kernel is timed: binaries come, memory is laid out."""
 VARIANT_S: Final = 0.15
 """Of a GPU: to load a variant, to check it, and to time it in all rounds of its race."""
 
@@ -36,7 +36,13 @@ class SimulatedQuality:
         self._catalogue = catalogue
 
     def verify(
-        self, graph: bytes, target: Target, found: Found, seconds: float, gpu: int
+        self,
+        graph: bytes,
+        target: Target,
+        found: Found,
+        seconds: float,
+        gpu: int,
+        recorder: Recorder,
     ) -> Verification:
         """See `Quality`. A simulated farm does not: see `World._gateway`."""
         raise AssertionError("a simulated farm has no costs of verifying")
@@ -54,15 +60,18 @@ class SimulatedQuality:
                 identity(kernel)[0],
                 record(kernel.source, "race"),
                 kernel.source,
+                VARIANTS,
                 record(kernel.source, "descent"),
             )
             for kernel in graph.kernels
         ]
 
-    def variants(self, problem: bytes) -> tuple[dict[str, bytes], dict[str, str]]:
+    def variants(
+        self, problem: bytes, numbers: Sequence[int]
+    ) -> tuple[dict[str, bytes], dict[str, str]]:
         """See `Quality`."""
-        self._loop.charge(VARIANTS * self._catalogue.kernels[problem].cpu_s)
-        return {str(number): digest(problem).encode() for number in range(VARIANTS)}, {}
+        self._loop.charge(len(numbers) * self._catalogue.kernels[problem].cpu_s)
+        return {str(number): digest(problem).encode() for number in numbers}, {}
 
     def race(self, compiled: Sequence[Compiled], seconds: float, gpu: int) -> dict[str, Chosen]:
         """See `Quality`."""
@@ -71,6 +80,9 @@ class SimulatedQuality:
             each.candidate.digest: Chosen(each.binaries["0"], b"simulated") for each in compiled
         }
 
-    def step(self, history: Sequence[bytes], record: bytes) -> bytes:
+    def step(self, history: Sequence[bytes], record: bytes) -> tuple[bytes, int]:
         """See `Quality`. There is none."""
-        return b""
+        return b"", 0
+
+    def warm(self, gpu: int) -> None:
+        """See `Quality`. It costs nothing here."""

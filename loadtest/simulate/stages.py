@@ -103,7 +103,7 @@ class SimulatedStages:
             self._entries[graph] = self._graph(graph).entries()
         return self._entries[graph]
 
-    def warm(self) -> None:
+    def warm(self, *, gpu: bool) -> None:
         """See `Stages`."""
 
     def _graph(self, data: bytes) -> SimGraph:

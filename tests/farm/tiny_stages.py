@@ -97,7 +97,7 @@ class TinyStages:
     ) -> tuple[tuple[str, str], ...]:
         return graph_fingerprint(graph, target, options, self.toolchain).entries
 
-    def warm(self) -> None:
+    def warm(self, *, gpu: bool) -> None:
         """There is nothing to load."""
 
     def compile_local(
@@ -160,7 +160,13 @@ class TinyQuality:
     stages: TinyStages
 
     def verify(
-        self, graph: bytes, target: Target, found: Found, seconds: float, gpu: int
+        self,
+        graph: bytes,
+        target: Target,
+        found: Found,
+        seconds: float,
+        gpu: int,
+        recorder: Recorder,
     ) -> Verification:
         names = [node.target for node in graph_from_bytes(graph).nodes if node.op == "call"]
         tuned = any(blob.startswith(b"variant 2") for blob in found.blobs.values())
@@ -176,11 +182,13 @@ class TinyQuality:
         def key(name: bytes, descended: bytes) -> str:
             return keys.make("tuning", digest(name + device.encode() + descended))
 
-        return [Candidate(digest(n), key(n, b""), n, key(n, b">")) for n in distinct]
+        return [Candidate(digest(n), key(n, b""), n, 3, key(n, b">")) for n in distinct]
 
-    def variants(self, problem: bytes) -> tuple[dict[str, bytes], dict[str, str]]:
-        self.stages.say(f"variants {problem.decode()}")
-        return {str(n): b"variant %d of " % n + problem for n in range(3)}, {}
+    def variants(
+        self, problem: bytes, numbers: Sequence[int]
+    ) -> tuple[dict[str, bytes], dict[str, str]]:
+        self.stages.say(f"variants {problem.decode()} {numbers[0]}")
+        return {str(n): b"variant %d of " % n + problem for n in numbers}, {}
 
     def race(self, compiled: Sequence[Compiled], seconds: float, gpu: int) -> dict[str, Chosen]:
         for each in compiled:
@@ -196,9 +204,12 @@ class TinyQuality:
             return Chosen(standing, why="it stands")
         return Chosen(compiled.binaries["2"], b"record 2")
 
-    def step(self, history: Sequence[bytes], record: bytes) -> bytes:
+    def step(self, history: Sequence[bytes], record: bytes) -> tuple[bytes, int]:
         assert record == b"record 2"
-        return history[0] + b">%d" % len(history)
+        return history[0] + b">%d" % len(history), 3
+
+    def warm(self, gpu: int) -> None:
+        self.stages.say(f"warm {gpu}")
 
 
 def tiny_graph(*names: str) -> Graph:

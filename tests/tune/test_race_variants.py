@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
-from farm.quality_tasks import FusecQuality
+from farm.quality import FusecQuality
 from fusec.codegen.gpu_binary import GpuBinary
 from fusec.tune.problem import Problem, problem_from_bytes, problem_to_bytes
 from fusec.tune.race_variants import STANDS, Raced, race_variants
@@ -71,11 +71,12 @@ def test_a_descent_goes_on_from_the_winner_with_what_was_not_tried() -> None:
 
     def step(winner: int) -> list[tuple[int, int]]:
         record = Record(winner, 0, (), {winner: (1.0,)}, 0.0, {})
-        made = steps.step(history, record.to_bytes())
+        made, count = steps.step(history, record.to_bytes())
         if not made:
             return []
         history.append(made)
         variants = problem_from_bytes(made).source.variants
+        assert len(variants) == count
         return [(v.warps, dict(v.constants)["BLOCK"]) for v in variants]
 
     assert step(1) == [(8, 1024), (16, 1024), (8, 2048), (8, 512)], "four warps were tried"

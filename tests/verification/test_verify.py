@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
+import torch
 
 from cache.artifacts import Found
 from cache.manifest import Manifest
 from fusec.artifact.quality import Outcome, Verification, quality_of, verified
+from fusec.ir.text import parse_graph
 from fusec.ir.wire import graph_to_bytes
+from fusec.trace import Recorder
+from fusec.verification import worker
+from fusec.verification.check import Check
+from fusec.verification.inputs import random_inputs
+from fusec.verification.memory import needed_bytes
 from fusec.verification.verify import Limits, verify
 from tests.verification.graphs import EMBEDDED, SOFTMAX, compiled
 
@@ -21,7 +29,7 @@ def outcome(text: str, other: str = "", limits: Limits = LIMITS) -> Verification
     graph, found = compiled(text)
     if other:
         _, found = compiled(other)
-    return verify(graph_to_bytes(graph), found, limits=limits)
+    return verify(graph_to_bytes(graph), found, limits=limits, recorder=Recorder())
 
 
 @pytest.mark.parametrize("text", [SOFTMAX, EMBEDDED], ids=["softmax", "embedding"])
@@ -70,7 +78,7 @@ def test_an_artifact_that_does_not_load_fails() -> None:
     graph, found = compiled(SOFTMAX)
     blobs = {name: data for name, data in found.blobs.items() if not name.startswith("kernel/")}
     broken = Found(Manifest.of("graph", blobs, found.manifest.meta), blobs)
-    verdict = verify(graph_to_bytes(graph), broken, limits=LIMITS)
+    verdict = verify(graph_to_bytes(graph), broken, limits=LIMITS, recorder=Recorder())
     assert verdict.outcome is Outcome.FAILED
     assert "lacks kernel" in verdict.why
 
@@ -87,7 +95,7 @@ def test_an_artifact_that_ends_its_process_fails() -> None:
     graph, found = compiled(SOFTMAX)
     blobs = {**found.blobs, "runner": compile_shared(text, host_target().isa, 60)}
     deadly = Found(Manifest.of("graph", blobs, found.manifest.meta), blobs)
-    verdict = verify(graph_to_bytes(graph), deadly, limits=LIMITS)
+    verdict = verify(graph_to_bytes(graph), deadly, limits=LIMITS, recorder=Recorder())
     assert verdict.outcome is Outcome.FAILED
     assert "SIGSEGV" in verdict.why
     assert os.getpid()  # this process is well
@@ -95,10 +103,10 @@ def test_an_artifact_that_ends_its_process_fails() -> None:
 
 def test_what_eager_refuses_is_inconclusive() -> None:
     unknown = SOFTMAX.replace("aten.mul.Tensor(%1, %0)", "nobody.has_this.default(%1, %0)")
-    from fusec.ir.text import parse_graph
-
     _, found = compiled(SOFTMAX)
-    verdict = verify(graph_to_bytes(parse_graph(unknown)), found, limits=LIMITS)
+    verdict = verify(
+        graph_to_bytes(parse_graph(unknown)), found, limits=LIMITS, recorder=Recorder()
+    )
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "nobody.has_this" in verdict.why
 
@@ -107,6 +115,69 @@ def test_a_large_graph_is_left_out_and_says_so() -> None:
     found = outcome(SOFTMAX, limits=Limits(memory=10_000, seconds=150.0, threads=1))
     assert found.outcome is Outcome.SKIPPED
     assert "the limit is" in found.why
+
+
+def test_what_is_too_large_in_float64_is_compared_with_eager_alone() -> None:
+    graph, found = compiled(SOFTMAX)
+    memory = (needed_bytes(graph) + needed_bytes(graph, exact=False)) // 2
+    limits = Limits(memory=memory, seconds=150.0, threads=1)
+    verdict = verify(graph_to_bytes(graph), found, limits=limits, recorder=Recorder())
+    assert verdict.outcome is Outcome.PASSED, verdict
+    assert "no float64 reference: it takes" in verdict.bound
+    _, wrong = compiled(SOFTMAX.replace("mul.Tensor", "add.Tensor"))
+    verdict = verify(graph_to_bytes(graph), wrong, limits=limits, recorder=Recorder())
+    assert verdict.outcome is Outcome.FAILED
+
+
+def test_an_artifact_that_finds_no_memory_is_not_called_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(self: Check) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Check, "run_artifact", full)
+    graph, found = compiled(SOFTMAX)
+    steps = worker.Worker()
+    steps.open(
+        {
+            "graph": graph_to_bytes(graph),
+            "manifest": found.manifest.encode(),
+            "blobs": dict(found.blobs),
+            "seed": 1,
+            "memory": 1 << 30,
+            "threads": torch.get_num_threads(),
+        }
+    )
+    steps.eager(False, False)
+    assert steps.artifact()["memory"] is True
+
+
+def test_its_stages_are_told() -> None:
+    graph, found = compiled(SOFTMAX)
+    recorder = Recorder()
+    verify(graph_to_bytes(graph), found, limits=LIMITS, recorder=recorder)
+    stages = ("verify_child", "verify_eager", "verify_artifact", "verify_compare")
+    assert set(recorder.stages) == set(stages)
+
+
+def test_values_are_drawn_once_for_all_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backward graph has hundreds of large inputs: a draw for each took a minute of a GPU."""
+    lines = [f'%{n} = input "x{n}": f32[2048, 2048]\n' for n in range(12)]
+    graph = parse_graph("".join([*lines, "return %0\n"]))
+    drawn: list[int] = []
+    randn = torch.randn
+
+    def counted(size: int, **how: Any) -> torch.Tensor:
+        drawn.append(size)
+        return randn(size, **how)
+
+    monkeypatch.setattr(torch, "randn", counted)
+    inputs = random_inputs(graph, 77, torch.device("cpu"))
+    assert sum(drawn) < 1 << 22
+    again = random_inputs(graph, 77, torch.device("cpu"))
+    assert all(torch.equal(a, b) for a, b in zip(inputs, again, strict=True))
+    assert not any(torch.equal(inputs[0], other) for other in inputs[1:])
+    assert abs(float(inputs[5].std()) * 32 - 1) < 0.01
 
 
 def test_the_record_is_part_of_the_manifest() -> None:
