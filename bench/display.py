@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 
@@ -22,7 +23,7 @@ def result(value: object) -> None:
 
 def progress(text: str) -> None:
     """One line on standard error about what runs now."""
-    Console(stderr=True, highlight=False).print(f"[dim]{text}[/]")
+    Console(stderr=True, highlight=False).print(f"[dim]{escape(text)}[/]")
 
 
 def table(

@@ -3,7 +3,8 @@
 The farm is in this process: CPU workers on the cores, one worker for each GPU. Each side and each
 model has a process of its own with empty caches. Quoted are seconds from a model's first call to
 its first result (compiled, published untuned, verified), to the tuned artifact, and milliseconds of
-a step with either.
+a step with either. Where the time went is told too: the client's stages, the farm's, and when each
+graph came to which. A side that is cut says what it had, and what the farm was at.
 """
 
 from __future__ import annotations
@@ -11,20 +12,21 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from bench import display, process
+from bench.farm_gpu_watch import Watch
 from bench.gpu import models
 from farm.config import FarmConfig
 from farm.devices import detected
-from farm.embedded import EmbeddedFarm, embedded_farm
+from farm.embedded import embedded_farm
 
 PEERS = ("inductor", "inductor-max")
-_POLL_S = 0.25
+_POLL_S = 0.1
+_LOG_CHARACTERS = 1500
 _EXAMPLES = """\
 examples:
   python -m bench.farm_gpu --models gpt2_train --pool memory
@@ -89,27 +91,38 @@ def _side(arguments: argparse.Namespace, name: str, side: str, left: float) -> d
             if side == "fusec":
                 return _by_farm(arguments, name, Path(folder), ends)
             return _process(name, side, Path(folder), {}, arguments.seconds, ends)
-        except (process.ChildFailedError, httpx.HTTPError, TimeoutError) as error:
-            return {"failed": str(error)[-1500:]}
+        except (process.ChildFailedError, httpx.HTTPError) as error:
+            return {"failed": str(error)[-_LOG_CHARACTERS:]}
 
 
 def _by_farm(arguments: argparse.Namespace, name: str, root: Path, ends: float) -> dict[str, Any]:
-    """Cold, with a farm of its own; then, in another process, what tuning has made of it."""
+    """Cold, with a farm of its own; then, in another process, what tuning has made of it. Times of
+    the farm's are seconds since the cold process was started, so from ``before_s`` on."""
+    found: dict[str, Any] = {}
     with embedded_farm(pool=arguments.pool, farm=FarmConfig(pool=arguments.pool)) as farm:
         keys = root / "keys"
         keys.write_text(farm.public_key.text() + "\n")
         remote = {"FUSEC_REMOTE": farm.url, "FUSEC_TRUSTED_KEYS": str(keys)}
-        started = time.monotonic()
-        found: dict[str, Any] = _process(
-            name, "fusec", root / "cold", remote, arguments.seconds, ends
-        )
-        found["farm_after_cold"] = _numbers(farm)
-        _wait(lambda: _settled(_numbers(farm)), ends)
-        # From the first call, as `first_s`: what the process did before it is not the farm's.
-        found["tuned_s"] = time.monotonic() - started - found["before_s"]
-        found["farm"] = _numbers(farm)
-        tuned = _process(name, "fusec", root / "tuned", remote, arguments.seconds, ends)
-        found["tuned"] = tuned
+        with Watch(farm) as watch:
+            try:
+                found |= _process(name, "fusec", root / "cold", remote, arguments.seconds, ends)
+                found["numbers_after_cold"] = watch.numbers()
+                while not watch.settled() and time.monotonic() < ends:
+                    time.sleep(_POLL_S)
+                if watch.settled():
+                    found["tuned_s"] = watch.seconds() - found["before_s"]
+                else:
+                    found["cut"] = "the graphs were not tuned in time"
+            except process.ChildFailedError as error:
+                log = (root / "cold" / "log").read_text()[-_LOG_CHARACTERS:]
+                found["failed"] = f"{error}\n{log}"
+            found["farm"] = watch.report()
+        if "tuned_s" in found:
+            try:
+                tuned = _process(name, "fusec", root / "tuned", remote, arguments.seconds, ends)
+                found["tuned"] = tuned
+            except process.ChildFailedError as error:
+                found["cut"] = f"with the tuned artifacts: {error}"
     return found
 
 
@@ -125,45 +138,45 @@ def _process(
     ).result
 
 
-def _numbers(farm: EmbeddedFarm) -> dict[str, float]:
-    """The farm's metrics on quality and work."""
-    names = (
-        "fusec_farm_published_total", "fusec_farm_tuned_total", "fusec_farm_tuned_kernels_total",
-        "fusec_farm_verifications_total", "fusec_farm_gpu_busy_seconds_total",
-        "fusec_farm_gpu_leases_total", "fusec_farm_tuning_waiting", "fusec_farm_kernels_total",
-        "fusec_farm_errors_total", "fusec_farm_stage_seconds_sum",
-    )  # fmt: skip
-    text = httpx.get(farm.gateway_url + "/metrics", timeout=30).text
-    rows = (line.rsplit(" ", 1) for line in text.splitlines() if line.startswith(names))
-    return {name: float(value) for name, value in rows if float(value)}
-
-
-def _settled(numbers: dict[str, float]) -> bool:
-    """Whether every untuned artifact has been dealt with."""
-    untuned = numbers.get('fusec_farm_published_total{tier="untuned"}', 0.0)
-    over = sum(n for name, n in numbers.items() if name.startswith("fusec_farm_tuned_total"))
-    return over >= untuned
-
-
-def _wait(condition: Callable[[], bool], ends: float) -> None:
-    while not condition():
-        if time.monotonic() > ends:
-            raise TimeoutError("the graphs were not tuned in time")
-        time.sleep(_POLL_S)
-
-
 def _bad(found: dict[str, Any]) -> bool:
     return "tuned" not in found or bool(found["counters"].get("fallbacks_to_eager"))
 
 
 def _line(name: str, side: str, found: dict[str, Any]) -> None:
-    if "first_s" not in found:
-        display.progress(f"{name}: {side}: {found}")
-        return
-    text = f"first call {found['first_s']:.2f} s, step {found['step_ms']:.3f} ms"
-    if "tuned" in found:
-        text += f", tuned after {found['tuned_s']:.2f} s, step {found['tuned']['step_ms']:.3f} ms"
-    display.progress(f"{name}: {side}: {text}")
+    for what in ("failed", "cut", "left_out"):
+        if what in found:
+            display.progress(f"{name}: {side}: {what}: {found[what]}")
+    if "first_s" in found:
+        text = f"first call {found['first_s']:.2f} s, step {found['step_ms']:.3f} ms"
+        if "tuned_s" in found:
+            text += f", tuned after {found['tuned_s']:.2f} s"
+        if "tuned" in found:
+            text += f", step then {found['tuned']['step_ms']:.3f} ms"
+        display.progress(f"{name}: {side}: {text}")
+        stages = found["first_stages"]
+        left = {"Dynamo and the rest": found["first_s"] - sum(stages.values())}
+        display.progress(f"  of the first call: {_seconds({**stages, **left})}")
+    if "farm" in found:
+        for at, event in found["farm"]["events"]:
+            display.progress(f"  {at:7.2f} s  {event}")
+        display.progress(f"  the farm's stages: {_seconds(_stages(found['farm']['numbers']))}")
+        if "cut" in found or "failed" in found:
+            display.progress(f"  the farm at the end: {found['farm']['state']}")
+            display.progress(f"  its numbers: {found['farm']['numbers']}")
+
+
+def _stages(numbers: dict[str, float]) -> dict[str, float]:
+    """Seconds of all graphs together, by stage."""
+    prefix = 'fusec_farm_stage_seconds_sum{stage="'
+    return {
+        name.removeprefix(prefix).partition('"')[0]: seconds
+        for name, seconds in numbers.items()
+        if name.startswith(prefix)
+    }
+
+
+def _seconds(stages: dict[str, float]) -> str:
+    return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in stages.items())
 
 
 def _table(result: dict[str, Any]) -> None:

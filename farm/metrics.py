@@ -123,6 +123,11 @@ class FarmMetrics:
             " graph), timed, failed.",
             {"source": ("known", "shared", "timed", "failed")},
         )
+        self.variants = make.counter(
+            "fusec_farm_variants",
+            "Variants of kernels compiled to be timed, and those that do not compile.",
+            {"outcome": ("compiled", "left_out")},
+        )
         self.tuning_waiting = make.gauge(
             "fusec_farm_tuning_waiting", "Published graphs that wait for a GPU to time them."
         )

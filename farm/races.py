@@ -129,6 +129,9 @@ class Races:
         """Compile and race a few kernels, keep their records, settle their flights."""
         built = await asyncio.gather(*(self._compiled(graph, c) for c in some))
         compiled = [each for each in built if each is not None]
+        for each in compiled:
+            self._metrics.variants.labels("compiled").inc(len(each.binaries))
+            self._metrics.variants.labels("left_out").inc(len(each.left_out))
         outcomes: dict[str, Chosen] = {}
         if compiled:
             task = behind(race_task(compiled, RACE_S, device), graph.tenant)
