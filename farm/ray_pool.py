@@ -239,8 +239,8 @@ def _connect(address: str, workers: int) -> None:
         num_cpus=workers,
         num_gpus=len(gpus),
         resources=ray_resources(gpus),
-        # Ray ends workers beyond one a CPU that rest for a second. A GPU's worker would be the first:
-        # with it goes what it keeps ready, a process with torch and the GPU's context.
+        # Ray ends workers beyond one a CPU that rest for a second. A GPU's would be the first, and
+        # with it what it keeps ready: a process with torch and the GPU's context.
         _system_config={"num_workers_soft_limit": workers + len(gpus)},
         include_dashboard=False,
         log_to_driver=False,
