@@ -23,7 +23,7 @@ def result(value: object) -> None:
 
 def progress(text: str) -> None:
     """One line on standard error about what runs now."""
-    Console(stderr=True, highlight=False).print(f"[dim]{escape(text)}[/]")
+    Console(stderr=True, highlight=False).print(f"[dim]{escape(text)}[/]", soft_wrap=True)
 
 
 def table(

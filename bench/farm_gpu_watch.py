@@ -19,7 +19,7 @@ from fusec.artifact.quality import Quality, quality_of
 from fusec.errors import WireError
 from fusec.remote.farm_status import STATUS_PATH, FarmStatus
 
-POLL_S: Final = 0.1
+POLL_S: Final = 0.2
 _CALL_S: Final = 5.0
 _MOST_STATUS: Final = 16 << 20
 _METRICS: Final = (
