@@ -36,12 +36,16 @@ def load(backend: str) -> None:
 def prime(backend: str) -> None:
     """Compile something trivial: what a process or a machine does once is done after it.
 
-    Inductor compiles a header and probes the CPU, fusec compiles its runner; both trace once.
+    Inductor compiles a header and probes the CPU, fusec compiles its runner; both trace once, with
+    gradients and without, and Dynamo loads what it loads at the first of torch's functions.
     """
     if backend == "eager":
         return
     x = torch.ones(7, requires_grad=True)
-    compiled(lambda x: (x * 2).sin(), backend)(x).sum().backward()
+    function = compiled(lambda x: torch.sin(x * 2), backend)
+    function(x).sum().backward()
+    with torch.no_grad():
+        function(x)
 
 
 def eager_runs(backend: str) -> int:

@@ -22,6 +22,7 @@ from typing import Any, Final
 import torch
 
 from fusec.capture import seams, seams_joint
+from fusec.capture.equal_nodes import merge_equal_nodes
 from fusec.capture.min_cut import UNLIMITED, FlowNetwork
 from fusec.capture.pad_products import pad_products
 
@@ -62,7 +63,7 @@ def partition(
     """
     if seams_joint.torch_partitions(joint):
         return seams_joint.torch_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **more)
-    seams_joint.merge_equal_nodes(joint)
+    merge_equal_nodes(joint.graph)
     pad_products(joint.graph, _unseen(joint.graph))
     saved = choose(joint.graph, num_fwd_outputs, seams_joint.mutated_inputs(joint))
     if saved is None:

@@ -14,7 +14,7 @@ import torch
 import torch._functorch.config as functorch_config
 import torch._functorch.partitioners as partitioners
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
-from torch._functorch.compile_utils import fx_graph_cse, raise_getitems
+from torch._functorch.compile_utils import raise_getitems
 
 from fusec.capture.seams import HigherOrderOperator, OpOverload
 
@@ -57,12 +57,6 @@ def torch_partition(
     """torch's min cut: the forward and the backward graph of a joint one."""
     forward, backward = partitioners.min_cut_rematerialization_partition(joint, inputs, **how)
     return forward, backward
-
-
-def merge_equal_nodes(joint: torch.fx.GraphModule) -> None:
-    """Drop what is not used, and compute equal things once; random numbers stay as they are."""
-    joint.graph.eliminate_dead_code()
-    joint.graph = fx_graph_cse(joint.graph)
 
 
 def split_joint(
