@@ -9,7 +9,9 @@ its own result).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from fusec.codegen.c_body import STORAGE, Scope
@@ -20,6 +22,7 @@ from fusec.codegen.c_layout import choose_layout, extent_of, upper
 from fusec.codegen.c_lines import Range, indent, while_loop, wrap
 from fusec.codegen.c_nest import Nest
 from fusec.codegen.c_prelude import prelude
+from fusec.codegen.c_turned import squares, turned_loads
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.expr import Expr, Sym
@@ -71,6 +74,7 @@ class _Rows:
         self.folds = nest.folds
         self.scratch = {node: f"s{i}" for i, node in enumerate(self.layout.scratch)}
         self.carried = Carried(nest) if nest.loop.carried is not None else None
+        self.turned = turned_loads(nest)
         self.kept_rows: set[Scalar] = set()  # scratch values already stored by an earlier stage
 
     def emit(self) -> list[str]:
@@ -136,6 +140,16 @@ class _Rows:
         if layout.axis is None:
             lines = self._body(scope, statements, [0], scope.count)
             lines += [self.folds.flush(s, 1) for s in folds]
+        elif self.turned:
+            *ranges, rows, over = ranges
+            lines = squares(
+                self.nest,
+                scope,
+                self.turned,
+                (rows, over),
+                lambda held: self._body(scope, statements, [0], str(self.frame.lanes), held),
+                lambda left: self._vector_loop(scope, statements, folds, copies, left),
+            )
         else:
             lines = self._vector_loop(scope, statements, folds, copies, ranges.pop())
         scope.lines += wrap(ranges, lines)
@@ -183,15 +197,21 @@ class _Rows:
         ]
 
     def _body(
-        self, scope: Scope, statements: list[Statement], copies: list[int], count: str
+        self,
+        scope: Scope,
+        statements: list[Statement],
+        copies: list[int],
+        count: str,
+        held: Mapping[Scalar, str] = MappingProxyType({}),
     ) -> list[str]:
-        """The statements at one point of the inner loops, once a copy."""
+        """The statements at one point of the inner loops, once a copy; ``held``: names of values
+        that are there already."""
         lines: list[str] = []
         varying = frozenset(self.layout.inner)
         for copy in copies:
             inner = Scope(
                 self.frame, varying, count, self.layout.axis is not None, scope,
-                shift=copy * self.frame.lanes,
+                shift=copy * self.frame.lanes, known=dict(held),
             )  # fmt: skip
             self._reuse_row(inner, statements)
             for s in statements:

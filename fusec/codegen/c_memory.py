@@ -1,4 +1,5 @@
-"""C functions that move vectors between memory and registers: ld_* st_* splat_* iota_*.
+"""C functions that move vectors between memory and registers: ld_* st_* splat_* iota_*, and squares
+of them within registers: transpose_*.
 
 ``n`` is the number of valid lanes. A call with a constant ``n`` equal to the lane count is one
 unaligned move; any other touches the first ``n`` elements only and leaves zero in the other lanes.
@@ -23,6 +24,8 @@ def functions(shape: Shape) -> dict[str, str]:
         found[f"splat_{dtype}"] = function(
             f"v{dtype}", f"splat_{dtype}", f"{scalar} x", f"return {items};"
         )
+        if not shape.scalar:
+            found[f"transpose_{dtype}"] = _transpose(shape, dtype)
     for dtype in ("i64", "i32"):
         steps = "start" if shape.scalar else f"start + (v{dtype}){{{shape.each(str)}}}"
         found[f"iota_{dtype}"] = function(
@@ -50,6 +53,27 @@ def functions(shape: Shape) -> dict[str, str]:
             f"st_{stored}(p, to_{kind}(v), n);",
         )
     return found
+
+
+def _transpose(shape: Shape, dtype: str) -> str:
+    """A square of as many vectors as lanes: blocks beside the diagonal change places, single
+    elements first, then ever larger ones (Eklundh, 1972)."""
+    kind, lanes = f"v{bits_of(dtype)}", shape.lanes
+    lines = [f"v{dtype} t;"]
+    side = 1
+    while side < lanes:
+        first = shape.each(lambda i, d=side: str(lanes + i - d if i & d else i))  # type: ignore[misc]
+        second = shape.each(lambda i, d=side: str(lanes + i if i & d else i + d))  # type: ignore[misc]
+        lines.append(f"{{ const {kind} a = {{{first}}}, b = {{{second}}};")
+        for row in (i for i in range(lanes) if not i & side):
+            pair = f"m[{row}], m[{row + side}]"
+            lines.append(
+                f"t = __builtin_shuffle({pair}, a); "
+                f"m[{row + side}] = __builtin_shuffle({pair}, b); m[{row}] = t;"
+            )
+        lines.append("}")
+        side *= 2
+    return function("void", f"transpose_{dtype}", f"v{dtype} *m", " ".join(lines))
 
 
 def _load(shape: Shape, dtype: str) -> str:

@@ -318,3 +318,25 @@ def test_horizontal_reductions(isa: str, lanes: int, tmp_path: Path) -> None:
         address = ctypes.c_void_p(mask.ctypes.data)
         assert bool(library.hany_of(address)) == bool(set_lanes)
         assert bool(library.hall_of(address)) == (set_lanes == lanes)
+
+
+@pytest.mark.parametrize(("isa", "lanes"), [s for s in SHAPES if s[1] > 1], ids=str)
+def test_squares_are_transposed(isa: str, lanes: int, tmp_path: Path) -> None:
+    wide = lanes * 8 > Shape(lanes, isa).register_bytes
+    kinds = [d for d in DTYPES if not (wide and d.endswith("64"))]
+    code = "".join(
+        f"void turn_{d}(const {ctype(d)} *a, {ctype(d)} *r) {{ v{d} m[{lanes}]; "
+        f"for (int i = 0; i < {lanes}; i++) m[i] = ld_{d}(a + {lanes} * i, {lanes}); "
+        f"transpose_{d}(m); "
+        f"for (int i = 0; i < {lanes}; i++) st_{d}(r + {lanes} * i, m[i], {lanes}); }}\n"
+        for d in kinds
+    )
+    needed = {f"{op}_{d}" for d in kinds for op in ("ld", "st", "transpose")}
+    target = "x86-64-v2" if isa == "aarch64" else isa
+    library = load_library(compile_shared(prelude(lanes, isa, needed) + code, target, 60), tmp_path)
+    for kind in kinds:
+        a = np.arange(lanes * lanes).astype(NUMPY[kind]).reshape(lanes, lanes)
+        turned = np.zeros_like(a)
+        run = getattr(library, f"turn_{kind}")
+        run(ctypes.c_void_p(a.ctypes.data), ctypes.c_void_p(turned.ctypes.data))
+        assert np.array_equal(turned, a.T), kind
