@@ -23,6 +23,9 @@ _COMBINE: Final = {
     "prod": "multiply", "max": "largest", "min": "smallest", "logaddexp": "log_of_sum",
     "argmax": "first_largest", "argmin": "first_smallest",
 }  # fmt: skip
+ACROSS_CLUSTER: Final = {
+    "sum": "cluster_sum", "max": "cluster_largest", "min": "cluster_smallest",
+}  # fmt: skip
 _OWN_SCANS: Final = ("cumsum", "cumprod")  # that Triton's language has by name
 _UPDATE: Final = {"sum": "{a} + {v}", "prod": "{a} * {v}", "or": "{a} | {v}", "and": "{a} & {v}"}
 
@@ -189,7 +192,10 @@ class Folds:
         name = value
         if self.dim is not None:
             name = f"fold{self.numbers[s.buffer]}"
-            scope.emit(f"{name} = {self.reduce(s.fold or '', self.dtype(s), value)}")
+            text = self.reduce(s.fold or "", self.dtype(s), value)
+            if self.frame.tile.cluster > 1:
+                text = f"{ACROSS_CLUSTER[s.fold or '']}({text})"
+            scope.emit(f"{name} = {text}")
         scope.known[lp.reduced(s.buffer, self.loop.results[s.buffer])] = name
 
     def result_shape(self) -> str:

@@ -13,13 +13,14 @@ import pytest
 from fusec.codegen.gpu import gpu_emitter
 from fusec.codegen.gpu_source import MAX_VARIANTS, GpuSource
 from fusec.codegen.host import Emit, Emitted, build_host_plan
-from fusec.codegen.triton_tile import Tile
+from fusec.codegen.triton_tile import CLUSTER, Tile
 from fusec.codegen.triton_variants import tiles
+from fusec.ir import expr as ex
 from fusec.ir.kernel import KernelLoop
 from fusec.parts import finish
 from tests.codegen.kernels import KERNELS
 from tests.codegen.triton_cases import grouped, walked
-from tests.codegen.triton_corpus import LOOPED
+from tests.codegen.triton_corpus import LONG_ROWS, LOOPED
 from tests.conftest import Golden
 
 _EMIT = gpu_emitter("sm_90")
@@ -46,6 +47,15 @@ def test_the_text_is_as_it_was(name: str, golden: Golden) -> None:
 def test_the_text_of_long_rows_is_as_it_was(name: str, golden: Golden) -> None:
     emit = gpu_emitter("sm_90", partial(walked, 64))
     golden(f"triton/{name}.txt", _texts(sources(LOOPED[name], emit)))
+
+
+@pytest.mark.parametrize(("isa", "shared"), [("sm_90", 2), ("sm_80", 0), ("gfx942", 0)])
+def test_programs_share_a_long_row_where_there_are_clusters(isa: str, shared: int) -> None:
+    (source,) = sources(LONG_ROWS, gpu_emitter(isa))
+    sharing = [v for v in source.variants if CLUSTER in dict(v.constants)]
+    assert len(sharing) == shared
+    assert source.variants[0] not in sharing
+    assert all(v.programs[0] is ex.integer(8 * 512) for v in sharing)
 
 
 @pytest.mark.parametrize("name", KERNELS)
