@@ -28,6 +28,8 @@ _TILE: Final = 2048  # elements of a program with short rows
 _NARROW: Final = 16  # an axis too short for a side of a tile
 _UNKNOWN: Final = 4096  # the guess for an extent known only at the call
 _LANES: Final = 32
+_ACCESS: Final = 16  # bytes that a thread reads or writes at once, at best
+_THREADS: Final = 2048  # that a processor holds
 _LONG_ROW: Final = 32 << 10  # bytes of a row that is worth loading while another is computed
 _WALK_STAGES: Final = 3
 _SHARED: Final = 216 << 10  # bytes of shared memory for rows on their way
@@ -80,16 +82,21 @@ def _pointwise(loop: KernelLoop) -> Iterator[Tile]:
         ):  # fmt: skip
             yield Tile((_dim("y", (other,), y), _dim("x", (lane,), x)), rest, None, warps, 1)
         return
-    yield from _spread(_flat(axes))
+    yield from _spread(_flat(loop, axes))
 
 
-def _flat(axes: tuple[Sym, ...]) -> Iterator[Tile]:
-    """All axes as one dimension."""
+def _flat(loop: KernelLoop, axes: tuple[Sym, ...]) -> Iterator[Tile]:
+    """All axes as one dimension. Where there is work for everybody, a thread has enough for
+    accesses of 16 bytes to the widest of what it walks along."""
     count = extent(axes) or 1 << 24
+    walked = (size for offset, size in accesses(loop) if set(axes) <= set(ex.symbols(offset)))
+    least = _ACCESS // max(walked, default=_ACCESS)
+    if count < _PROCESSORS * _THREADS * _ACCESS:
+        least = 1
     for block, warps in (
         (1024, 4), (2048, 8), (512, 4), (2048, 4), (1024, 8), (4096, 8), (512, 2), (256, 2),
     ):  # fmt: skip
-        if block <= 2 * max(count, 128):
+        if block <= 2 * max(count, 128) and block // (warps * _LANES) >= least:
             yield Tile((_dim("x", axes, block),), (), None, warps, 1)
     if count < 128:
         yield Tile((_dim("x", axes, 128),), (), None, 4, 1)

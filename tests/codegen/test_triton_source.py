@@ -58,6 +58,20 @@ def test_programs_share_a_long_row_where_there_are_clusters(isa: str, shared: in
     assert all(v.programs[0] is ex.integer(8 * 512) for v in sharing)
 
 
+@pytest.mark.parametrize(("rows", "least"), [(8192, 8), (64, 4)])
+def test_threads_with_much_to_do_access_sixteen_bytes(rows: int, least: int) -> None:
+    """Of bf16; what is read a row is f32 and does not count."""
+    text = (
+        f'%0 = input "x": bf16[{rows}, 1024]\n'
+        f'%1 = input "w": f32[1024]\n'
+        f"%2 = call aten.mul.Tensor(%0, %1): f32[{rows}, 1024]\n"
+        f"%3 = call aten._to_copy.default(%2, dtype=dtype:bf16): bf16[{rows}, 1024]\n"
+        "return %3\n"
+    )
+    (source,) = sources(text)
+    assert min(v.constants[0][1] // (32 * v.warps) for v in source.variants) == least
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_variants_are_few_and_differ(name: str) -> None:
     for source in sources(KERNELS[name]):
