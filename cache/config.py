@@ -15,7 +15,8 @@ from cache.tls import ClientTls, ServerTls
 from cache.tracing import SETTING_HELP
 
 ENV_PREFIX = "FUSEC_CACHE_"
-_CLIENTS = frozenset({"FUSEC_CACHE_DIR"})  # the client's setting; not ours, and no mistake
+CLIENTS = frozenset({"FUSEC_CACHE_BYTES", "FUSEC_CACHE_DIR"})
+"""The client's settings: not ours, and no mistake."""
 
 
 def _grants(text: str) -> tuple[Grant, ...]:
@@ -168,7 +169,7 @@ class ServiceConfig:
 
         Raises ConfigError for an unknown name and for a value that does not parse.
         """
-        return settings.load(cls, ENV_PREFIX, environ, flags, others=_CLIENTS)
+        return settings.load(cls, ENV_PREFIX, environ, flags, others=CLIENTS)
 
 
 def is_loopback(host: str) -> bool:

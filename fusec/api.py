@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from cache.tracing import OFF, Tracing
 from fusec.codegen.isa import target_of
 from fusec.errors import OptionsError
 from fusec.metrics import Exporter
-from fusec.options import Options
+from fusec.options import Options, unknown_variables
 from fusec.remote.resolve import Resolver
 from fusec.runtime.graph_pool import GraphPools
 from fusec.runtime.loader import load
@@ -24,6 +25,9 @@ from fusec.trace import Recorder, Snapshot
 
 if TYPE_CHECKING:
     import torch
+
+
+log = logging.getLogger("fusec")
 
 
 class _Process:
@@ -66,6 +70,8 @@ def session(options: Options) -> Session:
     with _process.lock:
         found = _process.sessions.get(options)
         if found is None:
+            if not _process.sessions:
+                _tell_unknown_variables()
             recorder = _process.recorder
             if options.tracing and recorder.tracing is OFF:
                 recorder.tracing = _tracing(options)
@@ -78,6 +84,12 @@ def session(options: Options) -> Session:
             found = Session(options, target_of, resolver, partial(load, graphs=graphs), recorder)
             _process.sessions[options] = found
         return found
+
+
+def _tell_unknown_variables() -> None:
+    for name, meant in unknown_variables().items():
+        hint = f"; did you mean {meant}?" if meant else ""
+        log.warning("nothing reads the variable %s%s", name, hint)
 
 
 def _tracing(options: Options) -> Tracing:

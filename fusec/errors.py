@@ -202,7 +202,7 @@ class RemoteError(FusecError):
 class FarmFailed(RemoteError):
     """The farm tried to compile and reported an error.
 
-    kind: the name of the farm's error, e.g. "CompileError" or "poison".
+    kind: the farm's name for it (`farm.retry.ErrorKind`), as ``compile_error``.
     """
 
     def __init__(

@@ -130,7 +130,7 @@ def share(options: Options | None = None) -> Sharing:
     signer = None
     if chosen.inductor_key is not None:
         try:
-            key = SigningKey.read(chosen.inductor_key.expanduser())
+            key = SigningKey.read(chosen.inductor_key)
         except CacheError as error:
             raise OptionsError(
                 error.message, where="FUSEC_INDUCTOR_KEY", hint=error.hint

@@ -6,10 +6,12 @@ This module is the only reader of ``FUSEC_*`` variables on the client. A field m
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +28,8 @@ SCHEDULERS: Final = (
     "TORCHELASTIC_RUN_ID",
 )
 """Variables that name the training job for all its ranks, the first that is set counts."""
+_SERVERS: Final = ("FUSEC_CACHE_", "FUSEC_FARM_")
+"""Before the settings of the service and of the farm, which look at theirs by themselves."""
 MODES: Final = ("default", "reduce-overhead", "max-autotune")
 
 
@@ -117,6 +121,13 @@ class Options:
                 f"job {self.job!r:.80} is no name of a job",
                 hint="use up to 64 letters, digits, - _ . : or /",
             )
+        for name in ("wait_s", "budget_s", "tune_s", "cache_bytes"):
+            if not 0 <= getattr(self, name) < math.inf:  # also refuses a NaN
+                raise OptionsError(f"{name} is {getattr(self, name)}", hint="use 0 or more")
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, Path):
+                object.__setattr__(self, item.name, value.expanduser())
 
     @classmethod
     def from_env(
@@ -138,8 +149,6 @@ class Options:
                 raise OptionsError(f"there is no option {name!r}", hint=f"the options are {names}")
             values[name] = _parse(name, str(known[name].type), value)
         values.setdefault("job", _scheduler_job(env))
-        values.setdefault("cache_dir", known["cache_dir"].default)
-        values["cache_dir"] = Path(str(values["cache_dir"])).expanduser()
         return cls(**values)  # type: ignore[arg-type]
 
     @property
@@ -150,6 +159,18 @@ class Options:
     def key_entries(self) -> dict[str, object]:
         """The options that change an artifact, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.metadata["key"]}
+
+
+def unknown_variables(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables that look like ours and that nobody reads: mistakes, most likely. To each the one
+    that was meant, as far as there is one like it, else an empty text."""
+    known = [f"FUSEC_{f.name.upper()}" for f in fields(Options)]
+    strange = sorted(
+        name
+        for name in env
+        if name.startswith("FUSEC_") and name not in known and not name.startswith(_SERVERS)
+    )
+    return {name: next(iter(get_close_matches(name, known, 1)), "") for name in strange}
 
 
 def _scheduler_job(env: Mapping[str, str]) -> str:
@@ -163,9 +184,12 @@ def _scheduler_job(env: Mapping[str, str]) -> str:
 
 def _parse(name: str, kind: str, value: object) -> object:
     if not isinstance(value, str):
-        if value is None or isinstance(value, (bool, int, float, Path)):
+        # By the very type: 1 in the place of True would be another key.
+        given = "Path" if isinstance(value, Path) else type(value).__name__
+        allowed = kind.replace("None", "NoneType").split(" | ")
+        if given in allowed or (given, kind) == ("int", "float"):
             return value
-        raise OptionsError(f"option {name}: {value!r:.60} is no option value")
+        raise OptionsError(f"option {name}: {value!r:.60} is no {kind}")
     if kind == "bool":
         lowered = value.lower()
         if lowered in ("1", "true", "yes", "on"):

@@ -93,7 +93,7 @@ def _library(cache_dir: Path) -> ctypes.CDLL:
     source = _SOURCE.read_bytes()
     build = f"{torch.version.git_version} {torch.version.cuda} {torch.version.hip}"
     name = hashlib.sha256(source + build.encode()).hexdigest()[:32]
-    path = cache_dir.expanduser() / "without-gpu" / f"{name}.so"
+    path = cache_dir / "without-gpu" / f"{name}.so"
     if not path.exists():
         _build(path)
     try:

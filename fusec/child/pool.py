@@ -42,7 +42,11 @@ class Children:
         """
         with self._slots:
             child = self._take()
-            yield child
+            try:
+                yield child
+            except BaseException:  # who knows in the middle of what
+                child.close()
+                raise
             if child.requests >= MOST_REQUESTS:
                 child.close()
             if child.usable:

@@ -164,7 +164,7 @@ class Child:
         rest, pipe = memoryview(message), self._process.stdin.fileno()
         os.set_blocking(pipe, False)
         while rest:
-            if not self._ready([], [pipe], deadline, stop):
+            if not self._ready(pipe, select.POLLOUT, deadline, stop):
                 raise self._lost("did not take its work in time", Loss.TIME)
             rest = rest[os.write(pipe, rest) :]
 
@@ -176,7 +176,7 @@ class Child:
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
         while len(data) < wanted:
-            if not self._ready([pipe], [], deadline, stop):
+            if not self._ready(pipe, select.POLLIN, deadline, stop):
                 raise self._lost("did not answer in time", late)
             part = os.read(pipe, min(READ_BYTES, wanted - len(data)))
             if not part:
@@ -193,18 +193,13 @@ class Child:
             what = f"answered with what does not decode: {error}"
             raise self._lost(what, Loss.CRASH) from error
 
-    def _ready(
-        self,
-        reading: list[int],
-        writing: list[int],
-        deadline: float,
-        stop: threading.Event | None,
-    ) -> bool:
+    def _ready(self, pipe: int, event: int, deadline: float, stop: threading.Event | None) -> bool:
         """Whether the pipe is ready before the deadline. Raises ChildLost when it is to stop."""
+        watched = select.poll()  # `select` takes no descriptor above 1023
+        watched.register(pipe, event)
         while True:
             left = deadline - time.monotonic()
-            ready = select.select(reading, writing, [], max(0.0, min(left, _SLICE_S)))
-            if ready[0] or ready[1]:
+            if watched.poll(1e3 * max(0.0, min(left, _SLICE_S))):
                 return True
             if stop is not None and stop.is_set():
                 raise self._lost("is not needed any more", Loss.STOPPED)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from fusec.errors import CompileError, FusecError
-from fusec.options import Options
+from fusec.options import Options, unknown_variables
 
 # Versions that the tests run on; one more is accepted on trust.
 PYTHON = ((3, 11), (3, 14))
@@ -98,7 +98,7 @@ def triton(options: Options) -> Check:
 
 def extras(options: Options) -> Check:
     """Which parts beside the client are installed."""
-    parts = {"farm": ("ray", "uvicorn"), "cache": ("starlette", "uvicorn", "boto3")}
+    parts = {"farm": ("ray", "uvicorn"), "cache": ("uvicorn", "boto3")}
     have = [extra for extra, needs in parts.items() if all(map(_installed, needs))]
     found = "client" + "".join(f", {extra}" for extra in have)
     return Check("parts", Level.OK, found)
@@ -220,6 +220,35 @@ def remote(options: Options) -> Check:
     return Check("remote", Level.OK, f"{url} is ready and accepts us")
 
 
+def trust(options: Options) -> Check:
+    """Keys to verify what comes from the service; without any, the service is not used."""
+    from fusec.remote.resolve import trust_of
+
+    trusted = trust_of(options)
+    if trusted.keys:
+        count = len(trusted.keys)
+        found = f"{count} key{'s' * (count != 1)} in {options.trusted_keys}"
+        return Check("trust", Level.OK, found)
+    advice = "set FUSEC_TRUSTED_KEYS to the file of the farm's public keys (docs/trust.md)"
+    if trusted.unsigned:
+        found = "FUSEC_UNSIGNED: whoever writes to the service may run code here"
+        return Check("trust", Level.WARN, found, advice)
+    if options.remote:
+        found = "no keys to verify artifacts with: the service is not used"
+        return Check("trust", Level.FAIL, found, advice)
+    return Check("trust", Level.OK, "no keys; nothing comes from elsewhere")
+
+
+def variables(options: Options) -> Check:
+    """Misspelt variables, which change nothing."""
+    strange = unknown_variables()
+    if not strange:
+        return Check("variables", Level.OK, "all FUSEC_* are known")
+    meant = ", ".join(dict.fromkeys(name for name in strange.values() if name))
+    advice = f"did you mean {meant}?" if meant else "README.md lists those that there are"
+    return Check("variables", Level.WARN, f"nobody reads {', '.join(strange)}", advice)
+
+
 CHECKS: tuple[Callable[[Options], Check], ...] = (
     python,
     torch,
@@ -230,6 +259,8 @@ CHECKS: tuple[Callable[[Options], Check], ...] = (
     openmp,
     cache_dir,
     disk_space,
+    variables,
+    trust,
     remote,
 )
 

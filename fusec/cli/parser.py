@@ -13,7 +13,7 @@ _EXAMPLES = """\
 examples:
   fusec demo                      compile a small Llama cold, then warm, through a farm here
   fusec serve                     a farm on this machine to develop against
-  export FUSEC_REMOTE=http://127.0.0.1:8765
+  export FUSEC_REMOTE=http://127.0.0.1:8765 FUSEC_TRUSTED_KEYS=~/.cache/fusec-serve.key.pub
   fusec doctor                    what is installed, reachable, writable; what to do about it
   fusec explain mymodel:example   kernels of your model, what they save, what was not fused
   fusec keys generate farm.key    the key that signs a farm's artifacts

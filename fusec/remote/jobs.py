@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from cache.digest import is_digest
 from cache.errors import CacheError
 from cache.protocol import pack, unpack
 from fusec.artifact.fingerprint import Fingerprint
@@ -20,7 +21,6 @@ FRONT_VERSION: Final = 1
 MAX_RECIPE: Final = 2 << 20
 MAX_RECORD: Final = MAX_RECIPE + (256 << 10)
 MAX_PARTS: Final = 16
-HEX64: Final = re.compile(r"[0-9a-f]{64}")
 _ROLE: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _FIELDS: Final = frozenset({"v", "entries", "parts", "recipe"})
 
@@ -131,7 +131,7 @@ def check_parts(parts: tuple[tuple[str, str], ...]) -> None:
     if not parts or len(parts) > MAX_PARTS or roles != sorted(set(roles)):
         raise WireError(f"the parts of a front record are not sorted roles, each once: {roles}")
     for role, part in parts:
-        if not _ROLE.fullmatch(role) or not HEX64.fullmatch(part):
+        if not _ROLE.fullmatch(role) or not is_digest(part):
             raise WireError(f"not a part of a front record: {role!r:.40} -> {part!r:.80}")
 
 

@@ -11,23 +11,24 @@ Client and farm both use this module, so that the two sides cannot drift apart.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Final
 
+from cache.digest import is_digest
 from cache.errors import CacheError
-from cache.protocol import Value, pack, unpack
+from cache.protocol import MAX_SUBMIT, Value, pack, unpack
 from fusec.artifact.fingerprint import Fingerprint
 from fusec.errors import FusecError, WireError
 from fusec.options import JOB_NAME, Options, Target
-from fusec.remote.jobs import HEX64, MAX_RECORD, FrontRecord
+from fusec.remote.jobs import MAX_RECORD, FrontRecord
 
 COMPILE_VERSION: Final = 2
 SUBMIT_PATH: Final = "/v1/compile/submit"
 MAX_GRAPH: Final = 60 << 20
-MAX_SUBMIT: Final = 64 << 20
 MAX_STATUS: Final = 64 << 10
 MAX_JOIN: Final = 1 << 10
 MAX_MESSAGE: Final = 4096
@@ -245,11 +246,12 @@ class Refusal:
         if not isinstance(error, dict):
             return cls("unknown", str(error or "")[:MAX_MESSAGE])
         seconds = error.get("retry_after_s")
+        known = isinstance(seconds, (int, float)) and 0 <= seconds < math.inf  # refuses a NaN
         return cls(
             str(error.get("kind", "unknown"))[:64],
             str(error.get("message", ""))[:MAX_MESSAGE],
             str(error.get("hint", ""))[:MAX_MESSAGE],
-            float(seconds) if isinstance(seconds, (int, float)) else None,
+            seconds if known else None,
         )
 
 
@@ -346,7 +348,7 @@ def _version(value: object) -> None:
 
 
 def _fingerprint(value: object) -> str:
-    if not isinstance(value, str) or not HEX64.fullmatch(value):
+    if not isinstance(value, str) or not is_digest(value):
         raise WireError(f"{value!r:.80} is no fingerprint of 64 hex characters")
     return value
 

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from cache.artifacts import Found
 from cache.breaker import DelayBudget
@@ -33,14 +32,12 @@ from fusec.remote.journal import Journal
 from fusec.remote.notices import Notices
 from fusec.remote.progress import Progress, open_progress
 from fusec.remote.protocol import Priority
-from fusec.remote.ticket import CompileLocal, Means, Ticket
+from fusec.remote.ticket import COMPILED_HERE, CompileLocal, Means, Ticket
 from fusec.remote.tidy import tidy_beside
 from fusec.remote.tiers import FrontFound, Source, Tiers
 from fusec.trace import Recorder
 
 __all__ = ["FrontFound", "Resolver", "Source", "Ticket"]
-
-_COMPILED_HERE: Final = "graphs are compiled in this process"
 
 
 class Resolver:
@@ -205,7 +202,7 @@ class Resolver:
 
         Drops it from the local store. Raises PolicyError, CompilerError.
         """
-        self._notices.fault("corrupt", "unloadable", error, _COMPILED_HERE)
+        self._notices.fault("corrupt", "unloadable", error, COMPILED_HERE)
         self._tiers.drop(job.key)
         return self._means.compile_here(job, error)
 
@@ -265,7 +262,7 @@ def trust_of(options: Options) -> Trust:
             namespace=options.namespace, unsigned=options.unsigned, any_signer=options.unsigned
         )
     try:
-        keys = read_trusted(options.trusted_keys.expanduser())
+        keys = read_trusted(options.trusted_keys)
     except CacheError as error:
         raise OptionsError(error.message, where="FUSEC_TRUSTED_KEYS", hint=error.hint) from error
     return Trust(keys, options.namespace, unsigned=options.unsigned)
@@ -276,7 +273,7 @@ def open_client(options: Options, url: str, tracing: Tracing = OFF) -> CacheClie
     token = options.token
     try:
         if token is None and options.token_file is not None:
-            token = options.token_file.expanduser().read_text(encoding="ascii").strip()
+            token = options.token_file.read_text(encoding="ascii").strip()
         return CacheClient(
             url,
             token=token,

@@ -22,7 +22,7 @@ from fusec.remote.tiers import Source, Tiers
 from fusec.trace import Recorder
 
 WRONG: Final = "verification"  # the farm's kind of failure for an artifact that is wrong
-_COMPILED_HERE: Final = "graphs are compiled in this process"
+COMPILED_HERE: Final = "graphs are compiled in this process"
 
 
 class CompileLocal(Protocol):
@@ -67,7 +67,7 @@ class Means:
             job.graph, job.target, self.options, self.tiers.local, recorder=self.recorder
         )
 
-    def farm_fault(self, error: RemoteError, consequence: str = _COMPILED_HERE) -> None:
+    def farm_fault(self, error: RemoteError, consequence: str = COMPILED_HERE) -> None:
         """Count what the farm did not do, and tell it once a cause.
 
         A graph that it found wrong is told of by whoever runs it eager instead.
@@ -138,10 +138,7 @@ class Ticket:
             if self._users > 0:
                 return
         self._on_end(self)
-        farm, job = self._means.farm, self._at_farm
-        self._at_farm = None
-        if farm is not None and job is not None:
-            farm.cancel(job.fingerprint)
+        self._withdraw()
 
     def start(self) -> None:
         """Look up, then submit to the farm. Called once, by the resolver, maybe in a thread."""
@@ -190,7 +187,18 @@ class Ticket:
         except WireError as error:
             self._gave_up(RemoteError(error.message, hint=error.hint))
             return
-        self._at_farm = farm_job
+        with self._counting:
+            self._at_farm = farm_job
+            left = self._users <= 0
+        if left:  # cancelled while it was sent
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        """Tell the farm, if it has the job, that nobody here waits for it."""
+        with self._counting:
+            job, self._at_farm = self._at_farm, None
+        if self._means.farm is not None and job is not None:
+            self._means.farm.cancel(job.fingerprint)
 
     def _from_farm(self) -> Found | None:
         """Wait for the farm if it has the job; None, with the reason kept, when it did not help."""

@@ -35,6 +35,7 @@ from fusec.trace import Recorder
 from tests.capture.twin import TARGET, eager_compile, eager_load
 
 UNTUNED = 0  # as `Manifest.tier`; what is tuned is final
+SERVICE = ServiceConfig(port=0, entry_ttl_s=0.05)  # what is tuned comes past it, to its store
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +134,7 @@ def f(x: Tensor) -> Tensor:
 def test_a_running_graph_gets_the_tuned_artifact_and_then_nobody_asks_again() -> None:
     store, x, here, other = MemoryStore(), torch.randn(6), Process(), Process()
     keys = untuned(store, f, x)
-    with serve_in_thread(ServiceConfig(port=0), store=store) as service:
+    with serve_in_thread(SERVICE, store=store) as service:
         with here.session(service.url) as session:
             compiled = torch.compile(f, backend=session.backend)
             torch.testing.assert_close(compiled(x), f(x))
@@ -161,7 +162,7 @@ def test_what_was_compiled_here_gives_way_to_the_farms() -> None:
     """As where the farm was away when the graph was needed."""
     store, x, here = MemoryStore(), torch.randn(6), Process()
     with (
-        serve_in_thread(ServiceConfig(port=0), store=store) as service,
+        serve_in_thread(SERVICE, store=store) as service,
         here.session(service.url) as session,
     ):
         compiled = torch.compile(f, backend=session.backend)
@@ -188,7 +189,7 @@ def test_a_backward_is_of_its_forwards_artifact() -> None:
             torch.testing.assert_close(mine.grad, other.grad)
 
     with (
-        serve_in_thread(ServiceConfig(port=0), store=store) as service,
+        serve_in_thread(SERVICE, store=store) as service,
         here.session(service.url) as session,
     ):
         compiled = torch.compile(model, backend=session.backend)
@@ -212,7 +213,7 @@ def test_an_artifact_that_does_not_load_is_told_of_once(caplog: pytest.LogCaptur
     store, x, here = MemoryStore(), torch.randn(6), Process(fails=True)
     keys = untuned(store, f, x)
     with (
-        serve_in_thread(ServiceConfig(port=0), store=store) as service,
+        serve_in_thread(SERVICE, store=store) as service,
         here.session(service.url) as session,
     ):
         compiled = torch.compile(f, backend=session.backend)
@@ -231,7 +232,7 @@ def test_it_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     store, x, here = MemoryStore(), torch.randn(6), Process()
     untuned(store, f, x)
     with (
-        serve_in_thread(ServiceConfig(port=0), store=store) as service,
+        serve_in_thread(SERVICE, store=store) as service,
         here.session(service.url) as session,
     ):
         torch.compile(f, backend=session.backend)(x)

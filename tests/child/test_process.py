@@ -1,6 +1,7 @@
 """Child processes are asked, limited, killed with their descendants, and see nothing of ours."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -40,6 +41,21 @@ def test_values_come_back(child) -> None:
     value = {"a": [1, None, b"\0" * 300_000], "b": "text"}
     assert child.request(["echo", value], 20) == value
     assert child.request(["print", "noise"], 20) == "printed"
+
+
+def test_values_come_back_to_a_parent_with_many_open_files(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]
+    try:
+        child = Child(MODULE, environment={})
+        assert child.request(["echo", "beyond what select can wait for"], 20)
+        child.close()
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_nothing_of_the_parent_is_in_its_environment(monkeypatch) -> None:

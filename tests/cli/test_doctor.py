@@ -8,6 +8,7 @@ import pytest
 from cache.auth import Grant, hash_token
 from cache.config import ServiceConfig
 from cache.embedded import serve_in_thread
+from cache.signing import SigningKey
 from fusec.cli import checks
 from fusec.cli.checks import Level
 from fusec.cli.parser import run
@@ -90,6 +91,29 @@ def test_a_token_is_asked_for_and_accepted(options, tmp_path):
 def test_a_missing_token_file_is_a_fail_not_a_crash(options, tmp_path):
     faulty = options(FUSEC_REMOTE="http://127.0.0.1:1", FUSEC_TOKEN_FILE=str(tmp_path / "no"))
     assert checks.run_checks(faulty)[-1].level is Level.FAIL
+
+
+def test_a_service_without_keys_to_verify_it_fails(options, tmp_path):
+    url = {"FUSEC_REMOTE": "http://127.0.0.1:1"}
+    without = checks.trust(options(**url))
+    assert without.level is Level.FAIL
+    assert "FUSEC_TRUSTED_KEYS" in without.advice
+    assert checks.trust(options(FUSEC_UNSIGNED="1", **url)).level is Level.WARN
+    key = SigningKey.generate()
+    (tmp_path / "farm.key.pub").write_text(f"{key.public.text()}\n")
+    trusting = options(FUSEC_TRUSTED_KEYS=str(tmp_path / "farm.key.pub"), **url)
+    assert checks.trust(trusting).level is Level.OK
+
+
+def test_misspelt_variables_are_named(options, monkeypatch):
+    for name in ("FUSEC_REMOTTE", "FUSEC_FARM_PORT", "FUSEC_POLICY"):
+        monkeypatch.setenv(name, "")
+    check = checks.variables(options())
+    assert check.level is Level.WARN
+    assert (check.found, check.advice) == (
+        "nobody reads FUSEC_REMOTTE",
+        "did you mean FUSEC_REMOTE?",
+    )
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nonsense", "http://[bad"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -168,3 +169,5 @@ def test_a_refusal_of_somebody_else_is_read_as_far_as_it_goes() -> None:
     assert Refusal.from_wire({"error": "text"}).message == "text"
     assert Refusal.from_wire(None).message == ""
     assert Refusal.from_wire([1]).retry_after_s is None
+    for never in (math.nan, math.inf, -1.0, "soon"):
+        assert Refusal.from_wire({"error": {"retry_after_s": never}}).retry_after_s is None

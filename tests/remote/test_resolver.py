@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,13 +19,19 @@ import pytest
 from cache.auth import Grant, hash_token
 from cache.config import ServiceConfig
 from cache.embedded import serve_in_thread
+from cache.memory import MemoryStore
+from cache.protocol import Value
 from farm.embedded import EmbeddedFarm, embedded_farm
 from fusec.errors import CompileError, LoadError, OptionsError, PolicyError
 from fusec.options import Options
+from fusec.remote.farm import FarmClient
+from fusec.remote.journal import Journal
+from fusec.remote.notices import Notices
 from fusec.remote.progress import LogLines, Silent, TerminalLine, detail, open_progress
 from fusec.remote.protocol import JobState, JobStatus
 from fusec.remote.resolve import Resolver
-from fusec.remote.tiers import Source
+from fusec.remote.ticket import Means, Ticket
+from fusec.remote.tiers import Source, Tiers
 from fusec.trace import Recorder
 from tests.farm.clients import NewClient
 from tests.farm.tiny_stages import TinyStages, graph_job, operators
@@ -116,6 +123,40 @@ def test_the_same_graph_in_flight_is_one_ticket(
     one.cancel()
     assert operators(two.result()) == ["t.slow"]
     assert two.source is Source.FARM
+
+
+def test_who_leaves_while_the_graph_is_on_its_way_takes_it_back(stages: TinyStages) -> None:
+    job, recorder = graph_job("t.a"), Recorder()
+    sent, go, withdrawn = (threading.Event() for _ in range(3))
+
+    class Slow:
+        def request(self, method: str, path: str, **_: object) -> tuple[int, Value]:
+            if method == "DELETE":
+                withdrawn.set()
+                return 200, {}
+            sent.set()
+            assert go.wait(60.0)
+            return 200, JobStatus(job.fingerprint.hex, JobState.QUEUED, seq=1).to_wire()
+
+    notices = Notices(recorder)
+    means = Means(
+        Tiers(MemoryStore(), None, notices, recorder),
+        FarmClient(Slow()),
+        Options(),
+        recorder,
+        notices,
+        Silent(),
+        stages.compile_local,
+        Journal(None),
+    )
+    ticket = Ticket(job, means, lambda _: None)
+    thread = threading.Thread(target=ticket.start)
+    thread.start()
+    assert sent.wait(60.0)
+    ticket.cancel()
+    go.set()
+    thread.join(60.0)
+    assert withdrawn.is_set()
 
 
 def test_a_failed_local_compile_is_the_callers(client: NewClient, stages: TinyStages) -> None:
