@@ -120,7 +120,10 @@ class SigningKey:
                 os.fsync(fd)
             public_path(path).write_text(self.public.text() + "\n")
         except OSError as error:
-            raise ConfigError(f"cannot write the key {path}: {error.strerror}") from error
+            hint = "a key is never overwritten: name a new file, in a folder that you may write"
+            raise ConfigError(
+                f"cannot write the key {path}: {error.strerror}", hint=hint
+            ) from error
 
     @classmethod
     def read(cls, path: Path) -> SigningKey:

@@ -112,10 +112,16 @@ class Options:
     progress: bool = _option(True, key=False, help="show a progress bar in a terminal")
 
     def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise OptionsError(f"policy {self.policy!r} is unknown", hint=f"use one of {POLICIES}")
-        if self.mode not in MODES:
-            raise OptionsError(f"mode {self.mode!r} is unknown", hint=f"use one of {MODES}")
+        for name, known in (("policy", POLICIES), ("mode", MODES)):
+            value = getattr(self, name)
+            if value not in known:
+                hint = f"use one of {', '.join(known)}"
+                raise OptionsError(f"{name} {value!r} is unknown", hint=hint)
+        if self.remote and not self.remote.startswith(("http://", "https://")):
+            raise OptionsError(
+                f"remote {self.remote!r:.80} is no address of a service",
+                hint="FUSEC_REMOTE is as http://cache:8765",
+            )
         if not JOB_NAME.fullmatch(self.job):
             raise OptionsError(
                 f"job {self.job!r:.80} is no name of a job",
@@ -142,12 +148,12 @@ class Options:
         for name, f in known.items():
             text = env.get(f"FUSEC_{name.upper()}")
             if text:
-                values[name] = _parse(name, str(f.type), text)
+                values[name] = _parse(f"variable FUSEC_{name.upper()}", str(f.type), text)
         for name, value in (overrides or {}).items():
             if name not in known:
                 names = ", ".join(sorted(known))
                 raise OptionsError(f"there is no option {name!r}", hint=f"the options are {names}")
-            values[name] = _parse(name, str(known[name].type), value)
+            values[name] = _parse(f"option {name}", str(known[name].type), value)
         values.setdefault("job", _scheduler_job(env))
         return cls(**values)  # type: ignore[arg-type]
 
@@ -182,31 +188,31 @@ def _scheduler_job(env: Mapping[str, str]) -> str:
     return ""
 
 
-def _parse(name: str, kind: str, value: object) -> object:
+def _parse(shown: str, kind: str, value: object) -> object:
     if not isinstance(value, str):
         # By the very type: 1 in the place of True would be another key.
         given = "Path" if isinstance(value, Path) else type(value).__name__
         allowed = kind.replace("None", "NoneType").split(" | ")
         if given in allowed or (given, kind) == ("int", "float"):
             return value
-        raise OptionsError(f"option {name}: {value!r:.60} is no {kind}")
+        raise OptionsError(f"{shown}: {value!r:.60} is no {kind}")
     if kind == "bool":
         lowered = value.lower()
         if lowered in ("1", "true", "yes", "on"):
             return True
         if lowered in ("0", "false", "no", "off"):
             return False
-        raise OptionsError(f"option {name}: {value!r} is neither true nor false", hint="use 1 or 0")
+        raise OptionsError(f"{shown}: {value!r} is neither true nor false", hint="use 1 or 0")
     if kind == "int":
         try:
             return int(value)
         except ValueError as error:
-            raise OptionsError(f"option {name}: {value!r} is not a whole number") from error
+            raise OptionsError(f"{shown}: {value!r} is not a whole number") from error
     if kind == "float":
         try:
             return float(value)
         except ValueError as error:
-            raise OptionsError(f"option {name}: {value!r} is not a number of seconds") from error
+            raise OptionsError(f"{shown}: {value!r} is not a number of seconds") from error
     if kind.startswith("Path"):
         return Path(value)
     return value

@@ -37,6 +37,7 @@ def test_variables_then_options_of_the_call(monkeypatch: pytest.MonkeyPatch) -> 
         ("cache_bytes", 1.5),
         ("cache_dir", None),
         ("remote", 8765),
+        ("remote", "cache:8765"),
         ("frobnicate", "1"),
     ],
 )

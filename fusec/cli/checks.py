@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from cache.errors import CacheError
 from fusec.errors import CompileError, FusecError
 from fusec.options import Options, unknown_variables
 
@@ -271,7 +272,7 @@ def run_checks(options: Options) -> list[Check]:
     for check in CHECKS:
         try:
             found.append(check(options))
-        except FusecError as error:
+        except (CacheError, FusecError) as error:
             name = check.__name__.replace("_", " ")
             found.append(Check(name, Level.FAIL, error.message, error.hint or ""))
     return found

@@ -44,6 +44,9 @@ def parser() -> argparse.ArgumentParser:
 
 def run(argv: Sequence[str]) -> int:
     """Run a command line; gives the exit code. Errors of ours become one message, no traceback."""
+    if not argv:
+        parser().print_help()
+        return 0
     arguments = parser().parse_args(argv)
     try:
         return int(arguments.run(arguments))

@@ -17,41 +17,27 @@ from cache.protocol import (
     PATH_READY,
     pack,
 )
-from fusec.errors import OptionsError
 from fusec.options import Options
+from fusec.remote.resolve import tls_of, token_of
 
 # Samples of a /metrics page: (name, labels) -> value.
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 _METRICS_LIMIT = 4 << 20
 
 
-def bearer_token(options: Options) -> str | None:
-    """The token, from the option or its file. Raises OptionsError when the file is not readable."""
-    if options.token is not None:
-        return options.token
-    if options.token_file is None:
-        return None
-    try:
-        return options.token_file.read_text().strip()
-    except OSError as error:
-        raise OptionsError(
-            f"the token file cannot be read: {error.strerror}",
-            where=str(options.token_file),
-            hint="check FUSEC_TOKEN_FILE",
-        ) from error
-
-
 class Service:
     """A cache service at `options.remote`; every method may raise httpx.HTTPError.
 
-    seconds: how long one request may take.
+    seconds: how long one request may take. Raises OptionsError, ConfigError for files of tokens and
+    certificates that are none.
     """
 
     def __init__(self, options: Options, seconds: float) -> None:
-        token = bearer_token(options)
+        url, token = options.remote or "", token_of(options)
         headers = {"authorization": f"Bearer {token}"} if token else {}
+        verify = tls_of(options).context() if url.startswith("https:") else False
         self._client = httpx.Client(
-            base_url=options.remote or "", headers=headers, timeout=seconds, trust_env=False
+            base_url=url, headers=headers, timeout=seconds, trust_env=False, verify=verify
         )
 
     def __enter__(self) -> "Service":

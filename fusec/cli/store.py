@@ -34,9 +34,19 @@ examples:
   fusec cache export artifacts.tar --store file:///var/cache/fusec
   fusec cache import artifacts.tar --store s3://bucket/fusec
   fusec cache resign --key new.key --store s3://bucket/fusec
-  fusec gc --max-bytes 10000000000 --dry-run                 what would go from the local store
 
 The default store is FUSEC_CACHE_DIR. S3 credentials come from the usual AWS_* variables.
+"""
+
+
+_GC_HELP = """\
+Removes artifacts by age and use, and what no artifact names any more. Safe beside jobs that use the
+store. A local store keeps itself under FUSEC_CACHE_BYTES: this is for more than that.
+"""
+_GC_EXAMPLES = """\
+examples:
+  fusec gc --max-bytes 10000000000 --dry-run    what would go
+  fusec gc --max-age-days 30                    what nobody has used for a month
 """
 
 
@@ -68,10 +78,16 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     collect = commands.add_parser(
         "gc",
         help="remove what is old or too much from the local store",
-        description="Safe beside jobs that use the store.",
+        description=_GC_HELP,
+        epilog=_GC_EXAMPLES,
+        formatter_class=raw,
     )
-    collect.add_argument("--max-bytes", type=int, help="what was used longest ago goes above this")
-    collect.add_argument("--max-age-days", type=float, help="what was not used for so long goes")
+    collect.add_argument(
+        "--max-bytes", type=int, metavar="N", help="what was used longest ago goes above this"
+    )
+    collect.add_argument(
+        "--max-age-days", type=float, metavar="N", help="what was not used for so long goes"
+    )
     collect.add_argument("--dry-run", action="store_true", help="print the plan, remove nothing")
     _store_flags(collect)
     collect.set_defaults(run=_gc)

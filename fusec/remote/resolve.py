@@ -268,23 +268,36 @@ def trust_of(options: Options) -> Trust:
     return Trust(keys, options.namespace, unsigned=options.unsigned)
 
 
+def token_of(options: Options) -> str | None:
+    """The bearer token, from the option or its file. Raises OptionsError for an unreadable file."""
+    if options.token is not None or options.token_file is None:
+        return options.token
+    try:
+        return options.token_file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeError) as error:
+        raise OptionsError(
+            f"the token file cannot be read: {error}",
+            where=str(options.token_file),
+            hint="check FUSEC_TOKEN_FILE",
+        ) from error
+
+
+def tls_of(options: Options) -> ClientTls:
+    """The certificates of a client, by the options."""
+    return ClientTls(options.tls_ca, options.tls_cert, options.tls_key)
+
+
 def open_client(options: Options, url: str, tracing: Tracing = OFF) -> CacheClient:
     """The client of a service, by the options. Raises OptionsError."""
-    token = options.token
+    token = token_of(options)
     try:
-        if token is None and options.token_file is not None:
-            token = options.token_file.read_text(encoding="ascii").strip()
         return CacheClient(
             url,
             token=token,
             namespace=options.namespace,
-            tls=ClientTls(options.tls_ca, options.tls_cert, options.tls_key),
+            tls=tls_of(options),
             budget=DelayBudget(options.budget_s),
             tracing=tracing,
         )
-    except (OSError, UnicodeError) as error:
-        raise OptionsError(
-            "the token file cannot be read", where=str(options.token_file), hint=str(error)
-        ) from error
     except CacheError as error:
         raise OptionsError(error.message, where="FUSEC_REMOTE", hint=error.hint) from error

@@ -21,7 +21,15 @@ from fusec.cli.parser import parser, run
 from fusec.cli.service import parse_metrics, total
 from fusec.cli.stats import summary
 
-COMMANDS = ["demo", "serve", "doctor", "stats", "explain", "prewarm", "farm"]
+COMMANDS = [
+    "demo", "serve", "doctor", "stats", "farm", "explain", "prewarm", "keys", "cache", "gc",
+    "why-miss",
+]  # fmt: skip
+
+
+def test_without_a_command_it_teaches(capsys):
+    assert run([]) == 0
+    assert "examples:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -13,6 +13,7 @@ from fusec.cli import checks
 from fusec.cli.checks import Level
 from fusec.cli.parser import run
 from fusec.options import Options
+from tests.cache.certificates import Authority
 
 
 @pytest.fixture
@@ -116,7 +117,19 @@ def test_misspelt_variables_are_named(options, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nonsense", "http://[bad"])
+def test_a_service_is_asked_with_the_certificates_of_the_options(options, tmp_path):
+    authority = Authority(tmp_path)
+    pair = authority.issue("server")
+    config = ServiceConfig(port=0, tls_cert=str(pair.cert), tls_key=str(pair.key))
+    with serve_in_thread(config) as service:
+        url = {"FUSEC_REMOTE": service.url}
+        assert checks.remote(options(**url)).level is Level.FAIL
+        assert checks.remote(options(FUSEC_TLS_CA=str(authority.cert), **url)).level is Level.OK
+    missing = checks.run_checks(options(FUSEC_TLS_CA=str(tmp_path / "none"), **url))
+    assert missing[-1].level is Level.FAIL
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://[bad"])
 def test_an_address_with_nothing_behind_it_fails(options, url):
     assert checks.remote(options(FUSEC_REMOTE=url)).level is Level.FAIL
 
