@@ -1,4 +1,4 @@
-"""Writes the dashboards for Grafana from `panels`: `make docs`."""
+"""Writes the dashboards for Grafana from `boards`: `make docs`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from grafana_foundation_sdk.models.common import (
 )
 from grafana_foundation_sdk.models.dashboard import DataSourceRef
 
-from deploy.observability.panels import BOARDS, Board, Panel
+from deploy.observability.boards import BOARDS
+from deploy.observability.panels import Board, Panel
 
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / "deploy/helm/fusec/files/dashboards"

@@ -18,7 +18,8 @@ matplotlib.use("svg")
 
 import matplotlib.pyplot as plt
 
-from deploy.observability.panels import BOARDS, Board
+from deploy.observability.boards import BOARDS
+from deploy.observability.panels import Board
 from tests.observability.browser import chromium, opened
 from tests.observability.collector import Span
 from tests.observability.live import Live

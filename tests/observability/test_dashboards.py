@@ -6,8 +6,9 @@ import math
 import pytest
 
 from deploy.observability import dashboards, metrics_doc
+from deploy.observability.boards import BOARDS
 from deploy.observability.expressions import unknown
-from deploy.observability.panels import BOARDS, INTERVAL, Panel
+from deploy.observability.panels import INTERVAL, Panel
 from tests.observability.test_alerts import RECORDED, RULES
 
 SERIES = [each for part in metrics_doc.all_series().values() for each in part]
