@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from fusec.capture import decompositions, seams
+from fusec.capture import decompositions, seams_aot
 from fusec.capture.export import Exported, export
 from fusec.capture.partition import partition
 from fusec.capture.rewrite import rewrite
@@ -57,7 +57,7 @@ class Traced:
 
     fn: Callable[..., Any]
     parts: tuple[Part, ...]
-    forward: seams.SimpleForward | str
+    forward: seams_aot.SimpleForward | str
     fill: Callable[[], None]
 
 
@@ -81,7 +81,7 @@ class _Slot:
             inputs.extend(self.constants)
         if self.first:
             self.first = False
-            with seams.without_output_check():
+            with seams_aot.without_output_check():
                 return self.run(inputs)
         return self.run(inputs)
 
@@ -100,17 +100,17 @@ def trace(
     """
     parts: dict[str, Part] = {}
     slots: list[_Slot] = []
-    forward: list[seams.SimpleForward | str] = []
+    forward: list[seams_aot.SimpleForward | str] = []
 
     def compiler(role: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], _Slot]:
         def compile_one(graph_module: torch.fx.GraphModule, _: Sequence[Any]) -> _Slot:
             with contained(f"{role} graph"):
                 exported: Exported = export(graph_module)
             if role == "backward":
-                seams.no_donated_buffers()
+                seams_aot.no_donated_buffers()
             else:
                 count = len(exported.graph.outputs)
-                forward.append(seams.simple_forward(count, training=role == "forward"))
+                forward.append(seams_aot.simple_forward(count, training=role == "forward"))
             parts[role] = Part(role, exported.graph, len(exported.constants), exported.traces)
             slot = _Slot(compile_graph(exported.graph, role), exported.constants)
             slots.append(slot)
@@ -119,7 +119,7 @@ def trace(
         return compile_one
 
     with recorder.span("trace"):
-        fn = seams.aot_module(
+        fn = seams_aot.aot_module(
             rewrite(gm),
             example_inputs,
             forward=compiler("forward"),

@@ -18,7 +18,7 @@ from cache.protocol import pack, unpack
 from fusec.capture import seams
 from fusec.capture.aot import Traced
 from fusec.capture.dtypes import format_name, format_of
-from fusec.capture.seams import OutputInfo, SimpleForward, TangentLayout
+from fusec.capture.seams_aot import OutputInfo, SimpleForward, TangentLayout
 from fusec.errors import WireError
 
 RECIPE_VERSION: Final = 1
@@ -33,7 +33,7 @@ class Recipe:
     training: there is a backward; detached: inputs that no gradient flows into; autocast_off:
     autocast is in the graph already; force_grad: captured with gradients off around a region that
     turns them on; deterministic: captured under `torch.use_deterministic_algorithms`. The rest is
-    `fusec.capture.seams.SimpleForward`.
+    `fusec.capture.seams_aot.SimpleForward`.
     """
 
     training: bool

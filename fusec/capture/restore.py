@@ -13,7 +13,7 @@ import torch
 from fusec.capture import seams
 from fusec.capture.aot import Executable
 from fusec.capture.recipe import Recipe
-from fusec.capture.seams import TangentLayout
+from fusec.capture.seams_aot import TangentLayout
 from fusec.errors import LoadError
 
 

@@ -13,7 +13,7 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fusec.capture import decompositions, pad_products, seams
+from fusec.capture import decompositions, pad_products, seams_aot
 from fusec.capture.min_cut import UNLIMITED, FlowNetwork
 from fusec.capture.partition import partition
 from tests.capture.test_seams import boxed
@@ -86,7 +86,7 @@ def _noting(found: list[tuple[str, Any]]) -> Any:
         return passes
 
     def backend(gm: torch.fx.GraphModule, args: Sequence[Any]) -> Any:
-        return seams.aot_module(
+        return seams_aot.aot_module(
             gm,
             args,
             forward=lambda gm, _: boxed(gm),
