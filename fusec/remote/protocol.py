@@ -246,12 +246,13 @@ class Refusal:
         if not isinstance(error, dict):
             return cls("unknown", str(error or "")[:MAX_MESSAGE])
         seconds = error.get("retry_after_s")
-        known = isinstance(seconds, (int, float)) and 0 <= seconds < math.inf  # refuses a NaN
+        if not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:  # or a NaN
+            seconds = None
         return cls(
             str(error.get("kind", "unknown"))[:64],
             str(error.get("message", ""))[:MAX_MESSAGE],
             str(error.get("hint", ""))[:MAX_MESSAGE],
-            seconds if known else None,
+            seconds,
         )
 
 
