@@ -26,7 +26,7 @@ from typing import Final
 
 from cache.asgi import App, Receive, Request, Response, Scope, Send
 from cache.errors import CacheError, TooLarge
-from cache.protocol import NAMESPACE_HEADER, PATH_COMPILE, pack
+from cache.protocol import MAX_SUBMIT, NAMESPACE_HEADER, PATH_COMPILE, pack
 from cache.tracing import HEADER
 from farm import routes_admin
 from farm.config import FarmConfig
@@ -44,7 +44,6 @@ from fusec.remote.protocol import (
     DRAINING,
     FRONT_REFUSED,
     MAX_JOIN,
-    MAX_SUBMIT,
     MAX_WAIT_S,
     SUBMIT_PATH,
     FarmJob,

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from cache.errors import CacheError
 from cache.manifest import Manifest
-from cache.protocol import Value, fields, pack, unpack
+from cache.protocol import MAX_SUBMIT, Value, fields, pack, unpack
 from farm.pool import Task, TaskFailed
 from farm.quality import FusecQuality
 from farm.quality_tasks import QUALITY, Quality, run_quality
@@ -31,7 +31,7 @@ from fusec.errors import (
 )
 from fusec.options import Options, Target
 from fusec.parts import Parts, each, gathered
-from fusec.remote.protocol import MAX_SUBMIT, FarmJob, options_from_wire, options_to_wire
+from fusec.remote.protocol import FarmJob, options_from_wire, options_to_wire
 from fusec.trace import Lap, Recorder
 
 MAX_RESULT: Final = 256 << 20
