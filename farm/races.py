@@ -28,17 +28,17 @@ from farm.quality_tasks import (
     race_task,
     variants_tasks,
 )
-from farm.shelf import KERNEL_BLOB, Shelf
+from farm.shelf import Shelf
 from farm.untuned import Untuned
 from farm.urgency import behind
 from fusec.errors import FusecError
+from fusec.runtime.format import KERNEL_BLOB, RECORD_BLOB
 
 log = logging.getLogger("fusec.farm")
 
 KERNELS_A_LEASE: Final = 2  # so that a verification gets its turn between two
 RACE_S: Final = 60.0  # for those
 RECENT_BYTES: Final = 64 << 20
-_RECORD_BLOB: Final = "record"
 
 
 class Races:
@@ -55,9 +55,9 @@ class Races:
         """The winners of which a record stands, by the record's key."""
         found = await graph.shelf.found(keys)
         return {
-            key: Chosen(item.blobs[KERNEL_BLOB], item.blobs[_RECORD_BLOB])
+            key: Chosen(item.blobs[KERNEL_BLOB], item.blobs[RECORD_BLOB])
             for key, item in found.items()
-            if item.blobs.keys() >= {KERNEL_BLOB, _RECORD_BLOB}
+            if item.blobs.keys() >= {KERNEL_BLOB, RECORD_BLOB}
         }
 
     async def chosen(
@@ -179,4 +179,4 @@ def _flight(graph: Untuned, candidate: Candidate) -> tuple[str, str, bytes]:
 
 
 def _blobs(chosen: Chosen) -> dict[str, bytes]:
-    return {_RECORD_BLOB: chosen.record, KERNEL_BLOB: chosen.binary}
+    return {RECORD_BLOB: chosen.record, KERNEL_BLOB: chosen.binary}

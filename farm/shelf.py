@@ -24,8 +24,8 @@ from farm.attempts import Attempts
 from farm.pool import TaskFailed
 from farm.store_calls import StoreCalls
 from fusec.remote.jobs import FrontRecord
+from fusec.runtime.format import KERNEL_BLOB
 
-KERNEL_BLOB: Final = "binary"
 THREADS: Final = 16
 REVOKED_S: Final = 10.0
 

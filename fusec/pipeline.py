@@ -30,7 +30,8 @@ from fusec.codegen.gpu_source import GpuSource
 from fusec.codegen.host import HostPlan, build_host_plan
 from fusec.codegen.kernel_source import KernelSource
 from fusec.codegen.targets import Source, code_generator, source_from_bytes, source_to_bytes
-from fusec.errors import CompilerError, WireError
+from fusec.errors import WireError
+from fusec.faults import contained
 from fusec.inspect.report import report
 from fusec.ir.graph import Graph
 from fusec.ir.program_wire import program_from_bytes, program_to_bytes
@@ -38,7 +39,7 @@ from fusec.ir.wire import graph_to_bytes
 from fusec.lower.lowering import lower
 from fusec.options import Options, Target
 from fusec.parts import Parts, finish
-from fusec.runtime.format import ARTIFACT_FORMAT, PROGRAM_BLOB, RUNNER_BLOB
+from fusec.runtime.format import ARTIFACT_FORMAT, KERNEL_BLOB, PROGRAM_BLOB, RUNNER_BLOB
 from fusec.schedule.dissolve import dissolve
 from fusec.schedule.groups import Schedule
 from fusec.schedule.one_hot import pick_one_hot
@@ -69,16 +70,6 @@ __all__ = [
 ]
 
 MAX_PLAN_BYTES: Final = 256 << 20
-# What a mistake in a pass, or a graph that lies, raises: it must not end anybody's training.
-_FAULTS: Final = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +176,8 @@ def _collector_paused() -> Iterator[None]:
 def _stages(
     graph: Graph, target: Target, options: Options, recorder: Recorder, picks: tuple[int, ...]
 ) -> Parts[Source, tuple[Schedule, HostPlan]]:
-    try:
+    with contained("the compiler"):  # a mistake in a pass, or a graph that lies
         return (yield from _passes(graph, target, options, recorder, picks))
-    except _FAULTS as error:
-        raise CompilerError(
-            f"the compiler failed: {type(error).__name__}: {error}",
-            hint="this is a fault of fusec, please report the graph; it runs eager",
-        ) from error
 
 
 def _passes(
@@ -272,7 +258,7 @@ def compile_local(
         made, device, binaries = _tuned(graph, made, target, options, store, recorder)
         tuned = len(binaries)
         left = [k for k in made.kernels if k.digest not in binaries]
-        workers = max(1, min(len(left), os.cpu_count() or 1))
+        workers = max(1, min(len(left), len(os.sched_getaffinity(0))))
         with ThreadPoolExecutor(workers, thread_name_prefix="fusec-build") as pool:
             built = pool.map(lambda k: _kernel(k, target, store, recorder), left)
             binaries.update((k.digest, b) for k, b in zip(left, built, strict=True))
@@ -332,11 +318,11 @@ def _kernel(kernel: Source, target: Target, store: Store, recorder: Recorder) ->
         found = lookup(store, key)
     except CacheError:
         found = None
-    if found is not None and "binary" in found.blobs:
-        return found.blobs["binary"]
+    if found is not None and KERNEL_BLOB in found.blobs:
+        return found.blobs[KERNEL_BLOB]
     binary = build_kernel(kernel, target)
     recorder.count("kernel_compiles")
-    blobs = {"binary": binary}
+    blobs = {KERNEL_BLOB: binary}
     try:
         publish(store, key, Manifest.of("kernel", blobs), blobs)
     except CacheError:

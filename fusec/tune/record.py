@@ -20,6 +20,7 @@ from fusec.artifact.fingerprint import fingerprint
 from fusec.codegen.gpu_binary import GpuBinary
 from fusec.codegen.gpu_source import MAX_VARIANTS, GpuSource
 from fusec.errors import WireError
+from fusec.runtime.format import KERNEL_BLOB, RECORD_BLOB
 
 _KIND: Final = "tuning"
 _VERSION: Final = 2
@@ -103,8 +104,8 @@ def find(store: Store, key: str) -> tuple[Record, GpuBinary] | None:
         found = lookup(store, key)
         if found is None:
             return None
-        record = Record.from_bytes(found.blobs["record"])
-        return record, GpuBinary.from_bytes(found.blobs["binary"])
+        record = Record.from_bytes(found.blobs[RECORD_BLOB])
+        return record, GpuBinary.from_bytes(found.blobs[KERNEL_BLOB])
     except (CacheError, WireError, KeyError):
         return None
 
@@ -115,7 +116,7 @@ def keep(
     """Store a record with the winner's binary and return what stands under the key from then on:
     another process may have been first, and all are to use the same variant. None where the store
     has no room."""
-    blobs = {"record": record.to_bytes(), "binary": binary.to_bytes()}
+    blobs = {RECORD_BLOB: record.to_bytes(), KERNEL_BLOB: binary.to_bytes()}
     manifest = Manifest.of(_KIND, blobs)
     try:
         standing = publish(store, key, manifest, blobs)
