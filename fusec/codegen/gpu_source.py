@@ -61,8 +61,13 @@ class Variant:
 
     def counts(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """How many programs there are along each dimension of the grid."""
-        values = {f"n{i}": size for i, size in enumerate(sizes)}
-        return tuple(ex.evaluate(e, values) for e in self.programs)
+        return counts_at(self.programs, sizes)
+
+
+def counts_at(grid: Sequence[Expr], sizes: Sequence[int]) -> tuple[int, ...]:
+    """A grid over the sizes ``n0``, ``n1``, …, for the sizes of a call."""
+    values = {f"n{i}": size for i, size in enumerate(sizes)}
+    return tuple(ex.evaluate(e, values) for e in grid)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 
 from fusec.codegen.gpu_binary import GpuBinary
-from fusec.codegen.gpu_source import GpuSource, Variant
+from fusec.codegen.gpu_source import GpuSource, Variant, counts_at
 from fusec.codegen.kernel_source import KernelSource
 from fusec.errors import WireError
 from fusec.ir import expr as ex
@@ -50,9 +50,7 @@ class Problem:
 
     def grid(self, built: Variant | GpuBinary) -> tuple[int, ...]:
         """Programs along each dimension."""
-        grid = built.programs if isinstance(built, Variant) else built.grid
-        values = {f"n{i}": size for i, size in enumerate(self.sizes)}
-        return tuple(ex.evaluate(e, values) for e in grid)
+        return counts_at(built.programs if isinstance(built, Variant) else built.grid, self.sizes)
 
     def to_wire(self) -> dict[str, Any]:
         """What the process that times kernels needs of it."""
