@@ -33,6 +33,8 @@ log = logging.getLogger("fusec.farm")
 THREADS: Final = 4
 TAKE_ATTEMPTS: Final = 3
 CLOSE_S: Final = 5.0
+MOST_SEEN: Final = 1 << 16
+"""Leases of others that are remembered. One that is forgotten is taken over a term later."""
 
 
 class Leases(Ownership):
@@ -110,7 +112,10 @@ class Leases(Ownership):
         lease = None if data is None else Lease.decode(data)
         before = self._sightings.get(fingerprint)
         seen = Sighting(lease, now) if before is None else before.then(lease, now)
-        self._sightings[fingerprint] = seen
+        self._sightings.pop(fingerprint, None)
+        self._sightings[fingerprint] = seen  # the last one
+        if len(self._sightings) > MOST_SEEN:
+            del self._sightings[next(iter(self._sightings))]
         return seen
 
     def _swap(self, fingerprint: str, standing: Lease | None, new: Lease) -> Callable[[], bool]:

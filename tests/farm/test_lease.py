@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from prometheus_client import CollectorRegistry
 
 from cache.digest import digest
 from cache.errors import Fenced
 from cache.lease import Lease, check_claim, lease_of
 from cache.memory import MemoryStore
+from farm import leases
+from farm.attempts import Attempts
 from farm.lease import HOLD, Held, Member, Sighting
+from farm.memory_pool import MemoryPool
+from farm.metrics import FarmMetrics
 
 KEY = f"graph/{5:064x}"
 NAME = lease_of(KEY)
@@ -62,6 +68,30 @@ def test_what_a_member_has_left_over_is_its_own() -> None:
     seen = Sighting(lease, 0.0)
     assert seen.may_take(member(1), 0.0)
     assert seen.take(member(1), 0.0, 1.0).lease.epoch == lease.epoch + 1
+
+
+def test_of_many_leases_the_last_ones_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that who asks for graph after graph that it makes up does not fill the memory."""
+    monkeypatch.setattr(leases, "MOST_SEEN", 2)
+    store, now = MemoryStore(), [0.0]
+    metrics = FarmMetrics(CollectorRegistry())
+    pool = MemoryPool(lambda task: (yield from ()), 1)
+
+    async def story() -> None:
+        here = leases.Leases(store, member(1), Attempts(pool, metrics, 10.0), metrics,
+                             clock=lambda: now[0])  # fmt: skip
+        other = Sighting(None, 0.0).take(member(2), 0.0, 1.0).lease
+        names = [f"{number:064x}" for number in range(3)]
+        for name in names:
+            assert store.swap_record(f"lease/{name}", None, other.encode())
+            assert await here.owner(name) == other
+        now[0] = TERM_S
+        assert await here.owner(names[2]) is None, "it has been seen unchanged for a term"
+        assert await here.owner(names[0]) == other, "it is looked at as if for the first time"
+        await here.close()
+
+    asyncio.run(story())
+    pool.close()
 
 
 @dataclass
