@@ -152,12 +152,13 @@ def summary(samples: Samples) -> dict[str, object]:
     hits = total(samples, "fusec_cache_hits_total", "tier")
     misses = total(samples, "fusec_cache_misses_total", "reason")
     asked = sum(hits.values()) + sum(misses.values())
+    errors = total(samples, "fusec_cache_errors_total", "where")
     return {
         "hits": hits,
         "misses": misses,
         "hit_rate": sum(hits.values()) / asked if asked else None,
         "bytes": total(samples, "fusec_cache_bytes_total", "direction"),
-        "errors": total(samples, "fusec_cache_errors_total", "where"),
+        "errors": {where: count for where, count in errors.items() if count},
     }
 
 
@@ -172,10 +173,12 @@ def show(figures: dict[str, object], console: Console) -> None:
 
 
 def _flat(value: object, name: str = "") -> list[tuple[str, str]]:
-    if isinstance(value, dict):
+    if isinstance(value, dict) and value:
         return [
             row for key, inner in value.items() for row in _flat(inner, f"{name} {key}".strip())
         ]
+    if isinstance(value, dict):
+        return [(name, "none")]
     if isinstance(value, float):
         return [(name, f"{value:.3f}" if "rate" in name else f"{value:.0f}")]
     return [(name, "none yet" if value is None else str(value))]
