@@ -21,12 +21,9 @@ from farm.arrivals import Arrivals
 from farm.attempts import Attempts
 from farm.binaries import Binaries
 from farm.book import Admission, JobBook
-from farm.changes import Changes
 from farm.drain import Drain
-from farm.estimate import Estimates
 from farm.fair_pool import FairPool
 from farm.following import End, Following
-from farm.history import History
 from farm.job import Job, JobId
 from farm.metrics import FarmMetrics
 from farm.ownership import Holding
@@ -41,6 +38,7 @@ from farm.status import Reporter
 from farm.tracing import FarmTracing
 from farm.tuning import Tuning
 from farm.untuned import Untuned
+from farm.updates import Updates
 from farm.urgency import Urgency
 from farm.verifier import Verifier
 from farm.workers import Planned, Stages, kind_of, plan_task
@@ -82,14 +80,13 @@ class Coordinator:
         self._running_limit = limits.running
         self.tracing = tracing or FarmTracing()
         self._clock = clock
+        self._updates = Updates(self._book, metrics, self.tracing, clock)
         self._tasks: dict[JobId, asyncio.Task[None]] = {}
         self._urgencies: dict[JobId, Urgency] = {}  # of jobs in work
-        self.changes = Changes(self._book, clock)
-        self._estimates = Estimates()
+        self.changes = self._updates.changes
         self._following = Following(
-            peers, metrics, clock, on_news=self._on_news, on_end=self._on_end
+            peers, metrics, clock, on_news=self._updates.followed, on_end=self._on_end
         )
-        self._history = History()
         self._closing = False
         self._drain = drain
         self.arrivals = Arrivals(clock)
@@ -97,8 +94,8 @@ class Coordinator:
         self.reporter = Reporter(
             self._book,
             pool,
-            self._estimates,
-            self._history,
+            self._updates.estimates,
+            self._updates.history,
             metrics,
             slots=limits.running,
             clock=clock,
@@ -121,7 +118,7 @@ class Coordinator:
     def status(self, job: Job) -> JobStatus:
         """What a waiter is told of a job now."""
         before = self._book.position(job.id)
-        left_s = self._estimates.left_s(job, before, self._running_limit, self._clock())
+        left_s = self._updates.estimates.left_s(job, before, self._running_limit, self._clock())
         return job.status(before, left_s)
 
     def drop(self, name: JobId) -> None:
@@ -170,7 +167,7 @@ class Coordinator:
 
     def retry_after_s(self) -> float:
         """When a client that met a full queue may ask again: about when a slot comes free."""
-        slot_s = self._estimates.slot_s(self._running_limit)
+        slot_s = self._updates.estimates.slot_s(self._running_limit)
         return min(30.0, max(1.0, 1.0 if slot_s is None else slot_s))
 
     # -- for operators --------------------------------------------------------------------------
@@ -191,7 +188,7 @@ class Coordinator:
 
     def cancel(self, name: JobId) -> None:
         """Give up a job that is not over, whoever waits for it."""
-        job = self._current(name)
+        job = self._updates.current(name)
         self._book.fail(job, ErrorKind.CANCELLED, "an operator has cancelled it", self._clock())
         self._stop(name)
 
@@ -233,8 +230,7 @@ class Coordinator:
         if task is not None:
             task.cancel()
         self._following.stop(name)
-        self.changes.tell(name)
-        self._count_end(name)
+        self._updates.ended(name)
 
     def _start(self, job: Job) -> None:
         task = asyncio.create_task(self._run(job), name=f"job-{job.fingerprint[:12]}")
@@ -242,7 +238,7 @@ class Coordinator:
         task.add_done_callback(partial(self._over, job.id))
 
     async def _run(self, job: Job) -> None:
-        urgency = self._urgencies[job.id] = Urgency(self._current(job.id).request.priority)
+        urgency = self._urgencies[job.id] = Urgency(self._updates.current(job.id).request.priority)
         try:
             with self.tracing.job(job.id):
                 await self._own(job, urgency)
@@ -251,9 +247,9 @@ class Coordinator:
             log.warning("%s", error, extra={"action": "fenced"})
             self._follow(job.id)
         except TaskFailed as error:
-            self._fail(job.id, error.kind, error.message)
+            self._updates.fail(job.id, error.kind, error.message)
         except (FusecError, CacheError) as error:
-            self._fail(job.id, kind_of(error), str(error))
+            self._updates.fail(job.id, kind_of(error), str(error))
         finally:
             if self._urgencies.get(job.id) is urgency:  # else the graph is in work again
                 del self._urgencies[job.id]
@@ -267,13 +263,13 @@ class Coordinator:
             return
         async with holding:
             if holding.contested and await space.shelf.has(f"graph/{job.fingerprint}"):
-                self._done(job.id)
+                self._updates.done(job.id)
             else:
                 await self._compile(job, space, holding, urgency)
 
     async def _compile(self, job: Job, space: Space, holding: Holding, urgency: Urgency) -> None:
         request = job.request
-        self._move(job.id, JobState.LOWERING)
+        self._updates.move(job.id, JobState.LOWERING)
         timed = partial(self._timed, target=request.target)
         kernels = Binaries(space, request.target, job.share, urgency, self.metrics, timed)
         async with kernels:
@@ -284,12 +280,12 @@ class Coordinator:
             self.tracing.laps(planned.laps)
             for lap in planned.laps:
                 self._observe(lap.stage, request.target, lap.seconds)
-            self._planned(job.id, len(planned.keys), kernels)
+            self._updates.planned(job.id, len(planned.keys), kernels)
             async with timed("build"):
-                told = partial(self._progress, job.id, kernels)
+                told = partial(self._updates.progress, job.id, kernels)
                 binaries = await kernels.all(planned.keys, self._clock, told)
-            self._progress(job.id, kernels)
-        self._move(job.id, JobState.PUBLISHING)
+            self._updates.progress(job.id, kernels)
+        self._updates.move(job.id, JobState.PUBLISHING)
         async with timed("assemble"):
             manifest, blobs = await asyncio.to_thread(self.stages.assemble, planned.plan, binaries)
         async with timed("verify"):
@@ -305,9 +301,7 @@ class Coordinator:
             key = f"graph/{job.fingerprint}"
             await space.shelf.publish(key, found.manifest, found.blobs, claim)
         self.metrics.published.labels(quality_of(found.manifest.meta).tier).inc()
-        current = self._current(job.id)
-        self._estimates.learn(current, self._clock())
-        self._done(job.id)
+        current = self._updates.published(job.id)
         seconds = self._clock() - current.submitted_at
         log.info(
             "job %s done in %.2f s: %d kernels, %d more waited",
@@ -328,68 +322,19 @@ class Coordinator:
     def _follow(self, name: JobId) -> None:
         """A job is another gateway's: its slot here is free for the next one."""
         self._tasks.pop(name, None)
-        job = self._book.aside(self._current(name), self._clock())
-        self.changes.tell(name)
+        job = self._updates.aside(name)
         self._following.start(job, self.spaces.of(job.tenant))
-
-    def _on_news(self, name: JobId, status: JobStatus) -> None:
-        self._book.put(self._current(name).followed(status))
-        self.changes.tell(name)
 
     def _on_end(self, name: JobId, end: End) -> None:
         if isinstance(end, JobError):
-            self._fail(name, ErrorKind.named(end.kind), end.message)
+            self._updates.fail(name, ErrorKind.named(end.kind), end.message)
         elif end is JobState.DONE:
-            self._done(name)
+            self._updates.done(name)
         elif self.draining:
-            self._book.again(self._current(name), self._clock())
+            self._book.again(self._updates.current(name), self._clock())
         else:
             # At once, whatever is in work: it has waited for its turn, and then for its owner.
-            self._start(self._book.resume(self._current(name), self._clock()))
-
-    # -- the book -------------------------------------------------------------------------------
-
-    def _current(self, name: JobId) -> Job:
-        job = self._book.get(name)
-        assert job is not None, "a running job is in the book"
-        return job
-
-    def _move(self, name: JobId, state: JobState) -> None:
-        job, now = self._current(name), self._clock()
-        self._estimates.learn(job, now)
-        self._book.put(job.to(state, now))
-        self.changes.tell(name)
-
-    def _planned(self, name: JobId, total: int, kernels: Binaries) -> None:
-        job, now = self._current(name), self._clock()
-        self._estimates.learn(job, now)
-        self._book.put(job.planned(now, total, early=kernels.done))
-        self._progress(name, kernels)
-
-    def _progress(self, name: JobId, kernels: Binaries) -> None:
-        self._book.put(self._current(name).kernels(kernels.done, stored=kernels.stored))
-        self.changes.tell(name)
-
-    def _done(self, name: JobId) -> None:
-        """The artifact stands in the store."""
-        self._book.done(self._current(name), self._clock())
-        self.changes.tell(name)
-        self._count_end(name)
-
-    def _fail(self, name: JobId, kind: ErrorKind, message: str) -> None:
-        job = self._book.get(name)
-        if job is None or job.state.final:
-            return
-        log.warning(
-            "job %s failed: %s: %s",
-            name.fingerprint[:12],
-            kind,
-            message,
-            extra={"action": "fail"},
-        )
-        self._book.fail(job, kind, message, self._clock())
-        self.changes.tell(name)
-        self._count_end(name)
+            self._start(self._book.resume(self._updates.current(name), self._clock()))
 
     def _over(self, name: JobId, task: asyncio.Task[None]) -> None:
         """A job's task has ended, in whatever way: the next one may run."""
@@ -398,7 +343,7 @@ class Coordinator:
             log.error("a job was lost", exc_info=error, extra={"action": "lost"})
         if self._tasks.get(name) is task:
             del self._tasks[name]
-            self._fail(
+            self._updates.fail(
                 name,
                 ErrorKind.CANCELLED if task.cancelled() else ErrorKind.INTERNAL,
                 f"{type(error).__name__}: {error}" if error else "the job was stopped",
@@ -416,12 +361,6 @@ class Coordinator:
                 self._urgencies[job.id].rise(priority)
         self.metrics.submits.labels(admission.value).inc()
         log.info("submit %s: %s", job.fingerprint[:12], admission, extra={"action": "submit"})
-
-    def _count_end(self, name: JobId) -> None:
-        job = self._current(name)
-        self.metrics.jobs.labels(job.state.value).inc()
-        self.tracing.forget(name)
-        self._history.add(job)
 
     @asynccontextmanager
     async def _timed(self, stage: str, target: Target) -> AsyncIterator[None]:
