@@ -51,7 +51,10 @@ class ServiceConfig:
     )
     farm_url: str = field(
         default="",
-        metadata={"help": "address of the compile farm's gateway, for misses; several by commas"},
+        metadata={
+            "help": "address of the compile farm's gateway, for misses; several by commas, or by a "
+            "name that has several addresses"
+        },
     )
     farm_token: str = field(
         default="",

@@ -47,7 +47,8 @@ async def forward(state: ServiceState, caller: Caller, request: Request, last: s
     refusal: Response | None = None
     for number, url in enumerate(asked, 1):
         only = number == len(asked)
-        passed = _Passed(url, request, body, headers, _timeout(params, body, only=only))
+        allowed = _timeout(params, body, only=only)
+        passed = _Passed(url, gateways.host(url), request, body, headers, allowed)
         try:
             # A busy gateway may be late: where there is no other one, it is waited for.
             answer = await (passed.on(state.farm()) if only else _attended(state, passed))
@@ -68,9 +69,10 @@ async def forward(state: ServiceState, caller: Caller, request: Request, last: s
 
 @dataclass(frozen=True, slots=True)
 class _Passed:
-    """A request as it goes to one gateway."""
+    """A request as it goes to one gateway, which shows a certificate of `host`."""
 
     url: str
+    host: str
     request: Request
     body: bytes
     headers: dict[str, str]
@@ -94,25 +96,33 @@ class _Passed:
             content=self.body or None,
             headers=self.headers,
             timeout=self.timeout,
+            extensions=self._extensions,
         ) as answer:
             return await _relay(answer)
+
+    async def is_well(self, http: httpx.AsyncClient) -> bool:
+        """Whether the gateway says so."""
+        address = f"{self.url}/healthz"
+        try:
+            answer = await http.get(address, timeout=ALIVE_SECONDS, extensions=self._extensions)
+        except httpx.HTTPError:
+            return False
+        return answer.is_success
+
+    @property
+    def _extensions(self) -> dict[str, str]:
+        return {"sni_hostname": self.host}
 
 
 async def _attended(state: ServiceState, passed: _Passed) -> Response:
     """The gateway's answer, for as long as the gateway lives: a long poll says nothing for seconds,
     and neither does a machine that is gone. Raises httpx.HTTPError, TooLarge."""
-    http, url = state.farm(), passed.url
-
-    async def ask() -> bool:
-        try:
-            return (await http.get(f"{url}/healthz", timeout=ALIVE_SECONDS)).is_success
-        except httpx.HTTPError:
-            return False
-
+    http = state.farm()
     answer = asyncio.ensure_future(passed.on(http))
     try:
         while not (await asyncio.wait([answer], timeout=QUIET_S))[0]:
-            if not await state.gateways.lives(url, ask) and not answer.done():
+            lives = await state.gateways.lives(passed.url, lambda: passed.is_well(http))
+            if not lives and not answer.done():
                 raise httpx.ReadTimeout("it does not say that it is well either")
         return answer.result()
     finally:

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 import httpx
 
+from cache import farms, revocation
 from cache import key as keys
-from cache import revocation
 from cache.artifacts import open_entry
 from cache.config import ServiceConfig
 from cache.digest import digest
 from cache.errors import CacheError, NoSwap, ProtocolError, Revoked
-from cache.farms import Gateways
 from cache.fence import Fence
 from cache.metrics import ServiceMetrics
 from cache.open_store import collected_part
@@ -178,7 +177,7 @@ class ServiceState:
         self._open_space = open_space
         self._spaces = {default.namespace: default}
         self._opening = asyncio.Lock()
-        self.gateways = Gateways(config.farm_urls())
+        self.gateways = farms.Gateways(config.farm_urls(), resolve=farms.addresses)
         self._farm: httpx.AsyncClient | None = None
         self._described: dict[str, Value] = {}
         self._described_at = float("-inf")
@@ -233,6 +232,7 @@ class ServiceState:
 
     async def close(self) -> None:
         """Close the connections to the farm."""
+        self.gateways.close()
         if self._farm is not None:
             await self._farm.aclose()
 

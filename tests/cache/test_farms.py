@@ -14,7 +14,9 @@ from cache.config import ServiceConfig
 from cache.digest import digest
 from cache.embedded import serve_app_in_thread, serve_in_thread
 from cache.errors import ConfigError
-from cache.farms import MOST_DOWN_S, QUIET_S, Gateways, order
+from cache.farms import MOST_DOWN_S, QUIET_S, Gateways, addresses, order
+from cache.tls import ServerTls
+from tests.cache.certificates import Authority
 from tests.cache.servers import fixed, free_port, head, raw_server, silent
 
 URLS = [f"http://10.0.0.{n}:8701" for n in range(1, 5)]
@@ -194,3 +196,57 @@ def test_the_next_gateway_is_asked_when_one_does_not_answer(fault, monkeypatch):
                 text = http.get("/metrics").text
                 none = 'fusec_cache_errors_total{where="farm"} 0.0' in text
                 assert none == (fault == "drained")
+
+
+def _replicas(monkeypatch, found):
+    """The addresses that a name has; `found` may change, and may be an error."""
+
+    async def addresses(host):
+        assert host == "fusec-gateway.test"
+        if isinstance(found[0], OSError):
+            raise found[0]
+        return found
+
+    monkeypatch.setattr("cache.farms.addresses", addresses)
+    monkeypatch.setattr("cache.farms.NAMES_S", 0.0)
+
+
+def _until(holds):
+    give_up = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+def test_a_name_with_several_addresses_is_as_many_gateways(monkeypatch, tmp_path):
+    """They show one certificate, of the name, as the gateways of the chart do."""
+    authority = Authority(tmp_path)
+    pair = authority.issue("gateway", "fusec-gateway.test")
+    tls = ServerTls(str(pair.cert), str(pair.key))
+    found = ["127.0.0.2", "127.0.0.3"]
+    _replicas(monkeypatch, found)
+    with (
+        serve_app_in_thread(_echo("127.0.0.2"), host=found[0], tls=tls) as one,
+        serve_app_in_thread(_echo("127.0.0.3"), host=found[1], port=one.port, tls=tls),
+    ):
+        url = f"https://fusec-gateway.test:{one.port}"
+        config = ServiceConfig(port=0, farm_url=url, farm_ca=str(authority.cert))
+        with serve_in_thread(config) as running, httpx.Client(base_url=running.url) as http:
+
+            def of(graph):
+                return http.get(f"/v1/compile/{graph}?wait=0", timeout=60).text.split()[0]
+
+            _until(lambda: of(GRAPHS[0]) in found)
+            answers = {graph: of(graph) for graph in GRAPHS[:12]}
+            for graph, answered in answers.items():
+                urls = [f"https://{address}:{one.port}" for address in found]
+                assert f"https://{answered}:{one.port}" == order(urls, graph)[0]
+            assert set(answers.values()) == set(found)
+            found[:] = [OSError("no such name")]  # DNS is gone: all stays as it was
+            assert {graph: of(graph) for graph in answers} == answers
+            found[:] = ["127.0.0.2", "127.0.0.9"]  # one was replaced, and does not answer yet
+            _until(lambda: {of(graph) for graph in answers} == {"127.0.0.2"})
+
+
+def test_addresses_of_a_host():
+    assert asyncio.run(addresses("localhost")) == ["127.0.0.1"]

@@ -107,7 +107,7 @@ default
 {{- printf "%s-gateway.%s.svc" (include "fusec.fullname" .) .Release.Namespace -}}
 {{- end -}}
 
-{{/* The farm's gateway, for the service. */}}
+{{/* The farm's gateways, for the service, which looks up how many there are. */}}
 {{- define "fusec.gatewayUrl" -}}
 {{- $scheme := ternary "https" "http" (not (empty .Values.farm.gateway.tls.secret)) -}}
 {{- printf "%s://%s:8701" $scheme (include "fusec.gatewayName" .) -}}
