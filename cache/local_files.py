@@ -28,7 +28,9 @@ def read_file(path: Path, limit: int) -> bytes | None:
                 size = os.fstat(file.fileno()).st_size
                 if size > limit:
                     raise TooLarge(f"{path.name[:16]}…: a file of {size} bytes, limit {limit}")
-                return file.read(limit + 1)
+                # Not limit + 1: as large a buffer is a mapping of its own, and stays one when it is
+                # cut down to what was read. A store that keeps small files would hold pages of each.
+                return file.read(size + 1)
         except FileNotFoundError:
             return None
         except OSError as error:

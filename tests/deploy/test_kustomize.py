@@ -4,6 +4,7 @@ import importlib.util
 import json
 
 import pytest
+import yaml
 
 from cache.config import ServiceConfig
 from farm.config import FarmConfig
@@ -43,14 +44,29 @@ def test_what_it_builds_is_valid_and_keeps_the_policy(folder):
     assert len({item["metadata"]["namespace"] for item in documents}) == 1
 
 
-def test_the_base_is_what_the_chart_says():
+def test_the_base_and_the_component_are_what_the_chart_says():
     spec = importlib.util.spec_from_file_location("generate", K8S / "generate.py")
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)
-    made = generate.files(found("helm"))
-    kept = {path.name: path.read_text() for path in (K8S / "base").glob("*.yaml")}
-    del kept["values.yaml"]
-    assert kept == made, "run `make k8s`"
+    assert generate.written() == generate.files(found("helm")), "run `make k8s`"
+
+
+def test_production_is_watched():
+    """The chart's alerts, dashboards and what is scraped; in development there is no operator."""
+    documents = _overlay("production")
+    (rules,) = of_kind(documents, "PrometheusRule").values()
+    assert rules["spec"] == yaml.safe_load((CHART / "files/alerts.yaml").read_text())
+    boards = {}
+    for item in of_kind(documents, "ConfigMap").values():
+        assert item["metadata"]["labels"]["grafana_dashboard"] == "1"
+        boards |= item["data"]
+    kept = {path.name: path.read_text() for path in (CHART / "files/dashboards").glob("*.json")}
+    assert boards == kept
+    assert set(of_kind(documents, "ServiceMonitor")) == {"fusec-cache", "fusec-gateway"}
+    assert set(of_kind(documents, "PodMonitor")) == {"fusec-ray"}
+    assert {item["apiVersion"].partition("/")[0] for item in _overlay("development")} == {
+        "v1", "apps", "networking.k8s.io", "ray.io",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
