@@ -123,6 +123,19 @@ def test_absurdly_large_files_are_not_read(store):
     assert store.counters.get("corrupt") == 2
 
 
+def test_what_is_read_takes_no_more_memory_than_it_has_bytes(store):
+    """A buffer as large as the limit would be a mapping of its own, also once it is cut down."""
+    names = [put(store, noise(600 + number)) for number in range(500)]
+
+    def mappings():
+        return len(Path("/proc/self/maps").read_text().splitlines())
+
+    before = mappings()
+    kept = [store.get_frame(name) for name in names]
+    assert all(kept)
+    assert mappings() - before < 100
+
+
 def test_directory_removed_under_a_running_process(store):
     put(store, b"x")
     shutil.rmtree(store.root)
