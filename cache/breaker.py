@@ -19,7 +19,15 @@ SLOW_ANSWER_SECONDS = 0.5
 """An answer may take this long, plus the transfer at MIN_RATE, before its time counts as lost."""
 MIN_RATE = 1 << 20
 """Bytes a second below which a transfer counts as stalled."""
+RETRY_SHARE = 0.2
+"""How many requests may be made once more, of all that are answered: what a remote in trouble is
+asked for by all its clients grows by no more than this."""
+FIRST_RETRIES = 3.0
+"""What may be retried before anything was answered."""
+RETRY_SECONDS = 0.05
+"""A retry waits a random time of up to this: many see one connection fail at the same moment."""
 
+_MOST_RETRIES = 10.0
 _LOST_PROBE_SECONDS = 10.0
 
 
@@ -49,6 +57,7 @@ class DelayBudget:
         self._rng = rng or random.Random()
         self._lock = threading.Lock()
         self._left = total_s
+        self._retries = FIRST_RETRIES
         self._failures = 0
         self._open = False
         self._reason = ""
@@ -81,6 +90,7 @@ class DelayBudget:
         """A request was answered after waiting `waited_s` (without the time of its transfer)."""
         with self._lock:
             self._failures = 0
+            self._retries = min(_MOST_RETRIES, self._retries + RETRY_SHARE)
             lost = waited_s - SLOW_ANSWER_SECONDS
             if lost > 0:
                 self._left -= lost
@@ -98,6 +108,14 @@ class DelayBudget:
             self._left -= waited_s
             if self._left <= 0 or self._failures >= self._failures_to_open:
                 self._open_locked(reason)
+
+    def retry_after(self) -> float | None:
+        """Seconds after which a request that failed may be made once more; None if it may not."""
+        with self._lock:
+            if self._open or self._retries < 1.0:
+                return None
+            self._retries -= 1.0
+            return self._rng.uniform(0.0, RETRY_SECONDS)
 
     def take_probe(self) -> bool:
         """True if a probe is due; the caller must make it and report to `probed`."""

@@ -28,8 +28,8 @@ def read_file(path: Path, limit: int) -> bytes | None:
                 size = os.fstat(file.fileno()).st_size
                 if size > limit:
                     raise TooLarge(f"{path.name[:16]}…: a file of {size} bytes, limit {limit}")
-                # Not limit + 1: as large a buffer is a mapping of its own, and stays one when it is
-                # cut down to what was read. A store that keeps small files would hold pages of each.
+                # Not limit + 1: so large a buffer is a mapping of its own, and stays one when it is
+                # cut down to what was read: who keeps small files would hold pages for each.
                 return file.read(size + 1)
         except FileNotFoundError:
             return None

@@ -151,8 +151,11 @@ class Transport:
                 reason = _describe(error)
                 self._lost(time.monotonic() - started, f"{method} {self.url}{path}: {reason}")
                 cause = error.error if isinstance(error, _Cut) else error
-                if last or not isinstance(cause, _RETRIED) or self._budget.is_open:
+                again = not last and isinstance(cause, _RETRIED)
+                pause = self._budget.retry_after() if again else None
+                if pause is None:
                     raise NotReachable(f"{self.url}{path}: {reason}") from error
+                time.sleep(pause)
                 begun = error.received if isinstance(error, _Cut) else b""
                 self._metrics.add("retries")
                 continue

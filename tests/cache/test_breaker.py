@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from cache.breaker import SLOW_ANSWER_SECONDS, DelayBudget
+from cache.breaker import FIRST_RETRIES, RETRY_SECONDS, SLOW_ANSWER_SECONDS, DelayBudget
 from cache.errors import NotReachable
 
 
@@ -142,3 +142,22 @@ def test_times_are_jittered(clock):
         budget.failed(3.0, "x")
         delays.add(round(probe_delay(budget, clock), 1))
     assert len(delays) > 5
+
+
+def test_retries_are_no_more_than_a_fifth_of_the_requests(budget):
+    """However often a request fails at first, though its retry is answered each time."""
+    requests = retries = 0
+    for _ in range(1000):
+        requests += 1
+        budget.failed(0.0, "cut")
+        pause = budget.retry_after()
+        if pause is not None:
+            assert 0 <= pause <= RETRY_SECONDS
+            retries += 1
+        budget.succeeded(0.0)
+    assert 0.15 * requests < retries <= 0.2 * requests + FIRST_RETRIES
+
+
+def test_nothing_is_retried_once_it_is_taken_for_dead(budget):
+    budget.failed(3.0, "silent")
+    assert budget.retry_after() is None

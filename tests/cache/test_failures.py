@@ -3,16 +3,18 @@
 import random
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
 from cache.artifacts import lookup, publish
-from cache.breaker import DelayBudget
+from cache.breaker import FIRST_RETRIES, DelayBudget
 from cache.client import CacheClient
 from cache.config import ServiceConfig
 from cache.embedded import serve_in_thread
+from cache.errors import NotReachable
 from cache.local import LocalStore
 from cache.manifest import Manifest
 from cache.memory import MemoryStore
@@ -20,6 +22,7 @@ from cache.seal import Signer
 from cache.signing import SigningKey
 from cache.trust import signed_by
 from tests.cache.samples import BLOBS, key, manifest, noise, put
+from tests.cache.servers import raw_server
 
 ROOT = Path(__file__).parents[2]
 
@@ -212,3 +215,24 @@ def test_conflicting_bytes_under_one_key_are_refused_and_recorded(caplog):
         text = httpx.get(running.url + "/metrics").text
     assert 'fusec_cache_conflicts_total{kind="graph"} 1.0' in text
     assert f"another value stands under {key()}" in caplog.text
+
+
+def test_a_remote_that_drops_half_of_all_connections_is_asked_a_fifth_more():
+    asked = []
+
+    def drops_every_other(connection):
+        connection.recv(65536)
+        asked.append(connection)
+        if len(asked) % 2 == 0:
+            connection.sendall(
+                b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok"
+            )
+
+    with raw_server(drops_every_other) as url:
+        calls = 60
+        with CacheClient(url) as made:
+            for _ in range(calls):
+                with suppress(NotReachable):
+                    made.get_entry(key())
+    assert made.metrics.get("retries") > 3
+    assert len(asked) <= 1.2 * calls + FIRST_RETRIES
