@@ -49,7 +49,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     show.add_argument("file", type=Path)
     show.set_defaults(run=_show)
     for name, text in (("revoke", "stop artifacts from being used"), ("restore", "undo revoke")):
-        change = actions.add_parser(name, help=text)
+        change = actions.add_parser(
+            name,
+            help=text,
+            description=f"{text[0].upper()}{text[1:]}, in all clients of FUSEC_REMOTE within a minute. "
+            "Each may be given many times. Takes a token with the role admin.",
+        )
         change.add_argument("--key", action="append", default=[], help="an artifact: graph/<hex>")
         change.add_argument(
             "--signer", action="append", default=[], help="64 hex characters, or a file of keys"

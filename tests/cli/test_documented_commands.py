@@ -49,7 +49,7 @@ def parameters():
         yield pytest.param(line, whole, marks=[pytest.mark.extended] if slow else [])
 
 
-@pytest.mark.parametrize(("line", "whole"), parameters())
+@pytest.mark.parametrize(("line", "whole"), list(parameters()))
 def test_it_is_understood(line, whole, monkeypatch, capsys):
     parse = argparse.ArgumentParser.parse_args
 
