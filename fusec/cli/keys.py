@@ -52,8 +52,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         change = actions.add_parser(
             name,
             help=text,
-            description=f"{text[0].upper()}{text[1:]}, in all clients of FUSEC_REMOTE within a minute. "
-            "Each may be given many times. Takes a token with the role admin.",
+            description=f"{text[0].upper()}{text[1:]}: in all clients of FUSEC_REMOTE within a "
+            "minute. Each may be given many times. Takes a token with the role admin.",
         )
         change.add_argument("--key", action="append", default=[], help="an artifact: graph/<hex>")
         change.add_argument(
