@@ -11,6 +11,7 @@ from rich.table import Table
 
 from cache.artifacts import open_entry
 from cache.errors import CacheError
+from cache.quantities import size
 from cache.trust import OWN_STORE
 from fusec.artifact.quality import Quality, quality_of
 from fusec.cli.service import Samples, Service, total
@@ -119,19 +120,19 @@ def _list_graphs(options: Options, *, as_json: bool) -> int:
         print()
         return 0
     for key, quality in found.items():
-        print(key, *_in_words(quality))
+        print(f"{key}  {_in_words(quality)}")
     if not found:
         print(f"no graph is kept in {options.store_dir}")
     return 0
 
 
-def _in_words(quality: Quality | None) -> tuple[str, str]:
+def _in_words(quality: Quality | None) -> str:
     """Its tier and its verification."""
     if quality is None:
-        return "unreadable", "(fusec cache verify says more)"
+        return "unreadable (fusec cache verify says more)"
     checked = quality.verification
-    tier = f"{quality.tier} (a better one follows)," if quality.unfinished else quality.tier
-    return tier, "not verified: compiled here" if checked is None else checked.text()
+    tier = f"{quality.tier} (a better one follows)" if quality.unfinished else str(quality.tier)
+    return f"{tier}, {'not verified: compiled here' if checked is None else checked.text()}"
 
 
 def _remote(options: Options) -> dict[str, object]:
@@ -179,6 +180,8 @@ def _flat(value: object, name: str = "") -> list[tuple[str, str]]:
         ]
     if isinstance(value, dict):
         return [(name, "none")]
+    if "bytes" in name.split() and isinstance(value, int | float):
+        return [(name, size(value))]
     if isinstance(value, float):
         return [(name, f"{value:.3f}" if "rate" in name else f"{value:.0f}")]
     return [(name, "none yet" if value is None else str(value))]

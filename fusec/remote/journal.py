@@ -47,7 +47,7 @@ class Asked:
 class Explained:
     """A miss with the earlier key that is most like it. differs: names of entries, empty for none.
 
-    nearest None: no key of its kind was asked for before.
+    nearest None: no key of its kind and label was asked for before.
     """
 
     missed: Asked
@@ -100,11 +100,15 @@ def read(folder: Path) -> list[Asked]:
 
 
 def explain(asked: Sequence[Asked], missed: Asked) -> Explained:
-    """The key before it that differs in the fewest entries; the latest of several."""
+    """The key before it that differs in the fewest entries; the latest of several.
+
+    A backward graph is compared with others of its sort: that it is no forward graph says nothing.
+    """
     before = [
         other
         for other in asked[: asked.index(missed)]
-        if other.kind == missed.kind and other.fingerprint != missed.fingerprint
+        if (other.kind, other.label) == (missed.kind, missed.label)
+        and other.fingerprint != missed.fingerprint
     ]
     nearest = min(before, key=lambda other: _distance(other, missed), default=None)
     if nearest is None:
@@ -112,9 +116,8 @@ def explain(asked: Sequence[Asked], missed: Asked) -> Explained:
     return Explained(missed, nearest, diff(nearest.fingerprint, missed.fingerprint))
 
 
-def _distance(other: Asked, missed: Asked) -> tuple[int, bool, float]:
-    differing = len(diff(other.fingerprint, missed.fingerprint))
-    return differing, other.label != missed.label, -other.at
+def _distance(other: Asked, missed: Asked) -> tuple[int, float]:
+    return len(diff(other.fingerprint, missed.fingerprint)), -other.at
 
 
 def last_misses(asked: Iterable[Asked], count: int) -> list[Asked]:

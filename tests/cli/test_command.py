@@ -109,10 +109,10 @@ def test_stats_tells_which_graphs_were_tuned_and_verified(monkeypatch, tmp_path,
         os.utime(path, (1e9, 1e9))
     assert run(["stats", "--graphs"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" ", 1)[1] for line in lines] == [
-        "tuned passed on gpu:sm_90:nvidia-h200: error 2.0e-07, eager's 1.0e-07, 6400 values",
-        "untuned skipped: no worker has a GPU of sm_90",
-        "single not verified: compiled here",
+    assert [line.split("  ", 1)[1] for line in lines] == [
+        "tuned, passed on gpu:sm_90:nvidia-h200: error 2.0e-07, eager's 1.0e-07, 6400 values",
+        "untuned, skipped: no worker has a GPU of sm_90",
+        "single, not verified: compiled here",
         "unreadable (fusec cache verify says more)",
         "tuned (a better one follows), not verified: compiled here",
     ]

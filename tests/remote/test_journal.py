@@ -43,7 +43,10 @@ def test_the_nearest_earlier_key_and_what_differs(tmp_path: Path) -> None:
     assert found.differs == ("toolchain",)
     assert explain(asked, asked[0]).nearest is None
     assert explain(asked, asked[2]).nearest is None, "another kind is not compared"
-    assert last_misses(asked, 2) == [asked[2], asked[3]]
+    notes.note("graph", entries(graph=4), "backward", hit=False)
+    asked = read(tmp_path)
+    assert explain(asked, asked[-1]).nearest is None, "nor forward with backward"
+    assert last_misses(asked, 2) == [asked[3], asked[4]]
     assert last_misses([], 2) == []
 
 
