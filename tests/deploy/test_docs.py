@@ -1,8 +1,9 @@
-"""docs/kubernetes.md: its tables are those of the chart, and what it names is there."""
+"""docs/kubernetes.md: its tables are those of the chart, and what it names is there. Settings."""
 
 import re
 
 from deploy import values_doc
+from farm.config import FarmConfig
 from tests.deploy.tools import CHART, ROOT
 
 
@@ -24,3 +25,9 @@ def test_files_that_it_names_are_there():
         assert (ROOT / name).exists(), name
     for name in set(re.findall(r"values-[\w-]+\.yaml", text)):
         assert (CHART / name).exists(), name
+
+
+def test_every_setting_of_the_farm_is_in_its_pages():
+    text = "".join((ROOT / "docs" / name).read_text() for name in ("farm.md", "tracing.md", "trust.md"))
+    names = map(str.upper, FarmConfig.__dataclass_fields__)
+    assert [n for n in names if not re.search(rf"FUSEC_FARM_{n}\b|`_?{n}[`=]", text)] == []
