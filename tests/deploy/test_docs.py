@@ -28,6 +28,8 @@ def test_files_that_it_names_are_there():
 
 
 def test_every_setting_of_the_farm_is_in_its_pages():
-    text = "".join((ROOT / "docs" / name).read_text() for name in ("farm.md", "tracing.md", "trust.md"))
+    text = "".join(
+        (ROOT / "docs" / name).read_text() for name in ("farm.md", "tracing.md", "trust.md")
+    )
     names = map(str.upper, FarmConfig.__dataclass_fields__)
     assert [n for n in names if not re.search(rf"FUSEC_FARM_{n}\b|`_?{n}[`=]", text)] == []
