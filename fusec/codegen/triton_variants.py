@@ -20,7 +20,7 @@ from fusec.ir.expr import Sym
 from fusec.ir.kernel import KernelLoop, linear
 from fusec.ir.loop import Load
 
-MAX_VARIANTS: Final = 10
+MAX_VARIANTS: Final = 12
 _ROW_BYTES: Final = 1 << 17  # of a row that a program keeps: half the registers there are
 _IN_FLIGHT: Final = 128  # bytes that a thread asks for at once
 _SHORT_ROW: Final = 1024  # shorter rows share a program
@@ -174,15 +174,12 @@ def _rows(loop: KernelLoop) -> Iterator[Tile]:
         ]  # fmt: skip
         if rows is not None and rows <= _PROCESSORS:  # each has a processor for itself
             guesses = [(4 * base, 16, 1), (base, 32, 1), *guesses]
-        walks = [
-            Tile((Dim(FOLDED, loop.inner, block, looped=True),), loop.kept, None, warps, stages)
-            for block, warps, stages in dict.fromkeys(guesses)
-            if block < 2 * width
-        ]
-        yield from walks[:2]  # first what every GPU of the target's kind has
+        for block, warps, stages in dict.fromkeys(guesses):
+            if block < 2 * width:
+                dim = Dim(FOLDED, loop.inner, block, looped=True)
+                yield Tile((dim,), loop.kept, None, warps, stages)
         if count is not None and not fits:
             yield from _clusters(loop, count)
-        yield from walks[2:]
 
 
 def _walkers(loop: KernelLoop, one: Tile, rows: int | None) -> Iterator[Tile]:
