@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from torch.utils import _pytree as pytree
 
 from fusec.capture import seams
 from fusec.capture.dtypes import device_name, dtype_name, to_attr
 from fusec.capture.operators import target_of
 from fusec.capture.placement import place
 from fusec.capture.symbols import SymbolTable, bindings
+from fusec.capture.user_calls import user_call
 from fusec.errors import CaptureUnsupported
 from fusec.ir.graph import (
     Arg,
@@ -86,6 +88,7 @@ class _Exporter:
         self.nodes: list[Node] = []
         self.traces: list[str | None] = []  # beside `nodes`
         self.args: dict[torch.fx.Node, Arg] = {}
+        self.user_results: dict[torch.fx.Node, Any] = {}  # structures of references
         self.constants: list[torch.Tensor] = []
         self.ordinals: set[int | None] = set()  # of GPUs
 
@@ -187,9 +190,11 @@ class _Exporter:
             self.args[n] = self._arg(n.args[0])
             return
         if isinstance(target, seams.HigherOrderOperator):
-            raise CaptureUnsupported(
-                f"the higher-order operator {target.name()} is not compiled yet"
-            )
+            self._user_call(n)
+            return
+        if name == "py.getitem" and n.args[0] in self.user_results:
+            self._taken(n, self.user_results[n.args[0]][n.args[1]])
+            return
         if name is None or not (isinstance(target, seams.OpOverload) or not n.kwargs):
             raise CaptureUnsupported(f"{target!r} is no ATen operator")
         if name in _ADDING and _on_gpu(kind) and torch.are_deterministic_algorithms_enabled():
@@ -205,6 +210,31 @@ class _Exporter:
         positional = tuple(self._arg(a) for a in args)
         named = tuple((k, self._arg(v)) for k, v in kwargs.items())
         self._add(n, Node("call", name, positional, named, kind))
+
+    def _user_call(self, n: torch.fx.Node) -> None:
+        """One operator for a call of the user's code; its results go to those that take them."""
+        operator, tensors, sizes = user_call(n)
+        results, spec = pytree.tree_flatten(n.meta["val"])
+        if not all(x is None or isinstance(x, torch.Tensor) for x in results):
+            raise CaptureUnsupported("the user's operator gives more than tensors")
+        kinds: Any = tuple(self._type(x) for x in results if x is not None)
+        args = (tuple(map(self._arg, tensors)), tuple(map(self._arg, sizes)))
+        made = self._add(n, Node("call", str(operator), args, (), kinds))
+        items = iter(
+            [
+                self._add(n, Node("call", "py.getitem", (made, place), type=kind))
+                for place, kind in enumerate(kinds)
+            ]
+        )
+        taken = [None if x is None else next(items) for x in results]
+        self._taken(n, pytree.tree_unflatten(taken, spec))
+
+    def _taken(self, n: torch.fx.Node, results: Any) -> None:
+        """A node stands for results of the user's code: one, or several in a structure."""
+        if results is None or isinstance(results, Ref):
+            self.args[n] = results
+        else:
+            self.user_results[n] = results
 
     def _is_output(self, n: torch.fx.Node) -> bool:
         return any(user.op == "output" for user in n.users)

@@ -15,6 +15,7 @@ import torch._functorch.config as functorch_config
 import torch._functorch.partitioners as partitioners
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 from torch._functorch.compile_utils import raise_getitems
+from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
 from fusec.capture.seams import HigherOrderOperator, OpOverload
 
@@ -127,3 +128,11 @@ def below_autograd() -> AbstractContextManager[Any]:
     Python among them, which break down what is to stay whole."""
     context: AbstractContextManager[Any] = torch._C._AutoDispatchBelowAutograd()
     return context
+
+
+def triton_kernel(arguments: Any) -> tuple[Any, dict[str, Any]]:
+    """A user's Triton kernel and its constants, by the arguments of the operator that calls it."""
+    return (
+        kernel_side_table.get_kernel(arguments["kernel_idx"]),
+        kernel_side_table.get_constant_args(arguments["constant_args_idx"]),
+    )
