@@ -27,7 +27,7 @@ from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.expr import Expr, Sym
 from fusec.ir.kernel import KernelLoop, Statement
-from fusec.ir.loop import Op, Scalar
+from fusec.ir.loop import Load, Op, Reduced, Scalar
 
 _BLOCK: Final = 4096  # elements of a vector loop that one thread takes at a time
 _TILE: Final = 64  # both sides of a tile where two access orders meet
@@ -214,9 +214,7 @@ class _Rows:
                 shift=copy * self.frame.lanes, known=dict(held),
             )  # fmt: skip
             self._reuse_row(inner, statements)
-            for s in statements:
-                if s.fold is None and self.loop.buffers[s.buffer].alias_of >= 0:
-                    inner.value(lp.cast(s.value, self.loop.buffers[s.buffer].dtype))
+            self._compute_first(inner, statements)
             for s in statements:
                 if s.scatter is not None:
                     inner.scatter(s)
@@ -230,6 +228,24 @@ class _Rows:
             self._keep_row(inner, statements)
             lines += inner.lines
         return lines
+
+    def _compute_first(self, scope: Scope, statements: list[Statement]) -> None:
+        """Compute what overwrites inputs before any of them is; of what a scan here gives only what
+        is loaded for it."""
+        scans = {s.buffer for s in statements if s.fold in lp.SCANS}
+
+        def waits(node: Scalar) -> bool:
+            return any(isinstance(n, Reduced) and n.buffer in scans for n in lp.walk((node,)))
+
+        for s in statements:
+            if s.fold is not None or self.loop.buffers[s.buffer].alias_of < 0:
+                continue
+            if not waits(s.value):
+                scope.value(lp.cast(s.value, self.loop.buffers[s.buffer].dtype))
+                continue
+            for node in lp.walk((s.value,)):
+                if isinstance(node, Load) and not waits(node):
+                    scope.value(node)
 
     def _row_place(self, scope: Scope) -> str:
         """The linear position in a row, as C."""

@@ -139,3 +139,17 @@ def test_a_scan_is_verified() -> None:
     ):
         with pytest.raises(VerifyError):
             verify_program(replace(program, steps=(replace(step, reduction=wrong),)))
+
+
+def test_scans_written_over_inputs() -> None:
+    """What overwrites an input may be what a scan of the same loop gives, of that input too."""
+
+    def fn(x: torch.Tensor, o: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        o.copy_(x.cumsum(1) + o)
+        s.copy_(x.sum(0))
+        x.copy_(x.cumprod(1) * o)
+        return o + 1, s, x.cummax(1)[0]
+
+    x = values((9, 37), torch.float32)
+    compile_and_compare(fn, x, x.flip(0), x[0] * 0)
+    compile_and_compare(lambda x: (x.cumsum_(1), x.sum(0)), x)
