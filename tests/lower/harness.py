@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from cache.artifacts import Found
 from cache.memory import MemoryStore
 from cache.store import Store
+from fusec.capture import seams
 from fusec.capture.decompositions import table
 from fusec.capture.export import export
 from fusec.codegen.isa import host_target
@@ -78,10 +79,13 @@ class Compiled:
         loaded: list[Any] = []
 
         def boxed(inputs: list[Any]) -> list[Any]:
-            if not loaded:  # not earlier: AOTAutograd's modes are still active while it compiles
-                loaded.append(load(found, recorder=self.recorder))
-            inputs.extend(exported.constants)
-            return loaded[0](inputs)
+            # `aot_function` calls what it has compiled with its own modes on, where some of torch's
+            # operators give other results; a session's programs never see those.
+            with seams.no_modes():
+                if not loaded:
+                    loaded.append(load(found, recorder=self.recorder))
+                inputs.extend(exported.constants)
+                return loaded[0](inputs)
 
         boxed._boxed_call = True  # type: ignore[attr-defined]
         return boxed
