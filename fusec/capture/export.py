@@ -192,8 +192,9 @@ class _Exporter:
         if isinstance(target, seams.HigherOrderOperator):
             self._user_call(n)
             return
-        if name == "py.getitem" and n.args[0] in self.user_results:
-            self._taken(n, self.user_results[n.args[0]][n.args[1]])
+        source: Any = n.args[0] if n.args else None
+        if name == "py.getitem" and source in self.user_results:
+            self._taken(n, self.user_results[source][n.args[1]])
             return
         if name is None or not (isinstance(target, seams.OpOverload) or not n.kwargs):
             raise CaptureUnsupported(f"{target!r} is no ATen operator")

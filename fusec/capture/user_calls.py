@@ -79,13 +79,13 @@ def user_call(node: torch.fx.Node) -> UserCall:
 class _Size(NamedTuple):
     """A size's place in the list."""
 
-    index: int
+    place: int
 
 
 class _Tensor(NamedTuple):
     """A tensor's place in the list, and how it lies in its memory: what the callee counts on."""
 
-    index: int
+    place: int
     stride: tuple[int | _Size, ...]
     offset: int | _Size
 
@@ -118,10 +118,10 @@ def _caller(
     def call(tensors: list[torch.Tensor], sizes: list[int]) -> list[torch.Tensor]:
         def given(x: Any) -> Any:
             if isinstance(x, _Size):
-                return sizes[x.index]
+                return sizes[x.place]
             if isinstance(x, _Tensor):
                 stride = tuple(given(step) for step in x.stride)
-                return _as_captured(tensors[x.index], stride, given(x.offset))
+                return _as_captured(tensors[x.place], stride, given(x.offset))
             return x
 
         args, kwargs = pytree.tree_unflatten([given(x) for x in fixed], spec)
