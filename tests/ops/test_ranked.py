@@ -18,8 +18,8 @@ CALLED: Final[dict[str, tuple[frozenset[str], str]]] = {
     "products, convolutions, transforms: what libraries are for": (
         _BOTH,
         (
-            "aten.mm aten.bmm aten.addmm aten.convolution aten.convolution_backward aten._grouped_mm "
-            "aten._scaled_dot_product_attention aten._fft_c2c"
+            "aten.mm aten.bmm aten.addmm aten.convolution aten.convolution_backward "
+            "aten._grouped_mm aten._scaled_dot_product_attention aten._fft_c2c"
         ),
     ),
     "sorted by a library": (_BOTH, "aten.sort aten.topk"),
