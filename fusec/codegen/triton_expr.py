@@ -7,6 +7,7 @@ from typing import Final
 
 from fusec.ir import expr as ex
 from fusec.ir.expr import Expr, Sym
+from fusec.ir.remember import remember
 
 INT32: Final = (1 << 31) - 1
 Name = Callable[[Sym], str]
@@ -38,6 +39,7 @@ def triton_condition(e: Expr, name: Name) -> str:
     return f"({triton_expr(e, name)} != 0)"
 
 
+@remember
 def is_wide(e: Expr) -> bool:
     """Whether any step of computing ``e`` can leave 32 bits."""
     low, high = ex.bounds(e)

@@ -16,6 +16,7 @@ from fusec.ir import loop as lp
 from fusec.ir.expr import Expr, Sym
 from fusec.ir.kernel import KernelLoop, Statement
 from fusec.ir.loop import Load, Reduced, Scalar
+from fusec.ir.remember import remember
 
 _INDENT: Final = "    "
 
@@ -54,6 +55,7 @@ def text_key(tile: Tile) -> tuple[object, ...]:
     )
 
 
+@remember
 def _dim_key(d: Dim) -> tuple[object, ...]:
     few = min(d.block, MANY)  # few points are divided, and draw random numbers, one by one
     uniform = tuple(d.uniform(axis) for axis in d.axes)

@@ -11,6 +11,7 @@ from typing import Final
 
 from fusec.ir import expr as ex
 from fusec.ir.expr import Expr, Sym
+from fusec.ir.remember import remember
 
 FOLDED: Final = "r"
 STAGES: Final = "STAGES"
@@ -50,7 +51,7 @@ class Dim:
 
     @property
     def count(self) -> Expr:
-        return ex.product(upper(a) for a in self.axes)
+        return _points(self.axes)
 
     @property
     def masked(self) -> bool:
@@ -66,7 +67,7 @@ class Dim:
             or (self.name == FOLDED and not self.looped)
         ):
             return False
-        below = ex.as_int(ex.product(upper(a) for a in self.axes[self.axes.index(axis) + 1 :]))
+        below = extent(self.axes[self.axes.index(axis) + 1 :])
         return below is not None and below % self.block == 0
 
     def programs(self, block: Expr) -> Expr:
@@ -79,20 +80,7 @@ class Dim:
     def range(self) -> tuple[int, int]:
         """The least and the greatest block, powers of two, that a text written for this one is
         right for."""
-        if self.name == FOLDED and not self.looped:
-            return self.block, self.block  # a row, whole
-        least = greatest = self.block
-        while least > _LEAST_BLOCK and self._as_right(least // 2):
-            least //= 2
-        length = ex.as_int(self.count)
-        while greatest < min(_MOST_BLOCK, length or _MOST_BLOCK) and self._as_right(2 * greatest):
-            greatest *= 2
-        return least, greatest
-
-    def _as_right(self, block: int) -> bool:
-        other = replace(self, block=block)
-        uniform = all(other.uniform(a) for a in self.axes if self.uniform(a))
-        return uniform and (self.masked or not other.masked)
+        return _range(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +177,26 @@ class Tile:
         return "[" + ", ".join(":" if e is d else "None" for e in self.dims) + "]"
 
 
+@remember
+def _range(d: Dim) -> tuple[int, int]:
+    """See `Dim.range`."""
+    if d.name == FOLDED and not d.looped:
+        return d.block, d.block  # a row, whole
+    uniform = [a for a in d.axes if d.uniform(a)]
+
+    def as_right(block: int) -> bool:
+        other = replace(d, block=block)
+        return all(other.uniform(a) for a in uniform) and (d.masked or not other.masked)
+
+    least = greatest = d.block
+    while least > _LEAST_BLOCK and as_right(least // 2):
+        least //= 2
+    most = min(_MOST_BLOCK, extent(d.axes) or _MOST_BLOCK)
+    while greatest < most and as_right(2 * greatest):
+        greatest *= 2
+    return least, greatest
+
+
 def _as_linear(e: Expr, d: Dim) -> Expr:
     last = next((c for atom, c in ex.linear_terms(e)[1] if atom is d.axes[-1]), None)
     if last is None:
@@ -205,6 +213,12 @@ def upper(axis: Sym) -> Expr:
     return axis.upper
 
 
+@remember
+def _points(axes: tuple[Sym, ...]) -> Expr:
+    """How many points axes have together."""
+    return ex.product(upper(a) for a in axes)
+
+
 def extent(axes: tuple[Sym, ...]) -> int | None:
     """How many points axes have together, where that is a constant."""
-    return ex.as_int(ex.product(upper(a) for a in axes))
+    return ex.as_int(_points(axes))

@@ -23,6 +23,7 @@ from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.expr import Expr, Sym
 from fusec.ir.loop import Scalar
+from fusec.ir.remember import remember
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +106,13 @@ def map_expressions(
 ) -> KernelLoop:
     """The loop over other axes, every expression rewritten by ``mapping``. The carried axis may get
     another name, never other points."""
+    memo: dict[Scalar, Scalar] = {}  # statements hold each other's values
     statements = tuple(
         replace(
             s,
             index=tuple(ex.substitute(e, mapping) for e in s.index),
-            value=lp.reindex(s.value, mapping),
-            indirect=tuple((symbol, lp.reindex(v, mapping)) for symbol, v in s.indirect),
+            value=lp.reindex(s.value, mapping, memo=memo),
+            indirect=tuple((symbol, lp.reindex(v, mapping, memo=memo)) for symbol, v in s.indirect),
         )
         for s in loop.statements
     )
@@ -122,6 +124,7 @@ def map_expressions(
     return replace(loop, axes=axes, folded=folded, statements=statements, carried=carried)
 
 
+@remember
 def linear(index: tuple[Expr, ...], stride: tuple[Expr, ...]) -> Expr:
     """The element offset of an index."""
     return ex.total(e * s for e, s in zip(index, stride, strict=True))

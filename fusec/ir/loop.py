@@ -298,7 +298,10 @@ def nodes(root: Scalar) -> tuple[Scalar, ...]:
 
 def walk(roots: Iterable[Scalar]) -> Iterator[Scalar]:
     """Every distinct node of several trees, operands before users."""
-    return iter(dict.fromkeys(node for root in roots for node in nodes(root)))
+    several = tuple(roots)
+    if len(several) == 1:
+        return iter(nodes(several[0]))
+    return iter(dict.fromkeys(node for root in several for node in nodes(root)))
 
 
 def rewrite(
@@ -328,13 +331,14 @@ def reindex(
     mapping: Mapping[Expr, Expr],
     guard: Expr | None = None,
     bound: tuple[tuple[Sym, Scalar], ...] = (),
+    memo: dict[Scalar, Scalar] | None = None,
 ) -> Scalar:
     """Substitute axes in every index of a tree.
 
     ``guard`` is added to every load's guard; ``bound`` gives the values of indirect symbols that
-    ``mapping`` brings in.
+    ``mapping`` brings in; ``memo``: what became of nodes, kept for trees that share some.
     """
-    memo: dict[Scalar, Scalar] = {}
+    memo = {} if memo is None else memo
     pairs = tuple(mapping.items())
 
     def leaf(node: Scalar) -> Scalar | None:

@@ -160,5 +160,7 @@ def _renumber(loop: KernelLoop) -> KernelLoop:
         fresh = _sym(f"x{position}", axis.upper)
         axes.append(fresh)
         mapping[axis] = fresh
+    if all(a is b for a, b in mapping.items()):
+        return loop
     folded = frozenset(f for a, f in zip(loop.axes, axes, strict=True) if a in loop.folded)
     return map_expressions(loop, tuple(axes), folded, mapping)
