@@ -6,7 +6,7 @@ streams of a cluster alike, and ends with its caller.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from typing import Generic, TypeAlias, TypeVar
 
 P = TypeVar("P")
@@ -34,6 +34,25 @@ def each(work: Parts[P, R], change: Callable[[P], Q]) -> Parts[Q, R]:
     parts = _Parts(work)
     for part in parts:
         yield change(part)
+    return parts.result
+
+
+def spread(work: Parts[P, R], into: Callable[[P], Iterable[Q]]) -> Parts[Q, R]:
+    """The same work with every part made several."""
+    parts = _Parts(work)
+    for part in parts:
+        yield from into(part)
+    return parts.result
+
+
+def distinct(work: Parts[P, R], key: Callable[[P], Hashable]) -> Parts[P, R]:
+    """The same work with parts of one key handed on once."""
+    parts = _Parts(work)
+    known: set[Hashable] = set()
+    for part in parts:
+        if (name := key(part)) not in known:
+            known.add(name)
+            yield part
     return parts.result
 
 

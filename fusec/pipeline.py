@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from cache.store import Store
 from fusec.artifact.fingerprint import graph_fingerprint, kernel_key, toolchain
 from fusec.artifact.quality import Quality, Tier, with_quality
 from fusec.codegen.gpu_source import GpuSource
-from fusec.codegen.host import HostPlan, build_host_plan
+from fusec.codegen.host import EmitOnce, HostPlan, build_host_plan
 from fusec.codegen.kernel_source import KernelSource
 from fusec.codegen.targets import Source, code_generator, source_from_bytes, source_to_bytes
 from fusec.errors import WireError
@@ -38,12 +38,13 @@ from fusec.ir.program_wire import program_from_bytes, program_to_bytes
 from fusec.ir.wire import graph_to_bytes
 from fusec.lower.lowering import lower
 from fusec.options import Options, Target
-from fusec.parts import Parts, finish
+from fusec.parts import Parts, distinct, finish, spread
 from fusec.runtime.format import ARTIFACT_FORMAT, KERNEL_BLOB, PROGRAM_BLOB, RUNNER_BLOB
 from fusec.schedule.dissolve import dissolve
 from fusec.schedule.groups import Schedule
 from fusec.schedule.one_hot import pick_one_hot
-from fusec.schedule.search import schedule
+from fusec.schedule.search import schedule_in_parts
+from fusec.schedule.settled import Settled
 from fusec.schedule.single import drop_single_folds
 from fusec.schedule.split_folds import split_folds
 from fusec.schedule.verify import verify_schedule
@@ -139,7 +140,8 @@ def plan_in_parts(
     with _collector_paused():
         runner = code_generator(target).runner
         yield runner
-        grouped, host = yield from _stages(graph, target, options, recorder, picks)
+        work = _stages(graph, target, options, recorder, picks)
+        grouped, host = yield from distinct(work, lambda kernel: kernel.digest)
         with recorder.span("codegen"):
             encoded = program_to_bytes(host.program)
         return Plan(encoded, (*host.kernels, runner), report(grouped, host), grouped.near)
@@ -190,12 +192,19 @@ def _passes(
     with recorder.span("schedule"):
         loops = split_folds(pick_one_hot(dissolve(drop_single_folds(program))), generator.machine)
         machine = generator.machine
-        grouped = schedule(loops, fusion=options.fusion, machine=machine, picks=picks)
+        once = EmitOnce(generator.emit)
+
+        def ahead(settled: Settled) -> Sequence[Source]:
+            with recorder.span("codegen"):
+                return once.ahead(settled)
+
+        work = schedule_in_parts(loops, fusion=options.fusion, machine=machine, picks=picks)
+        grouped = yield from spread(work, ahead)
         verify_schedule(grouped)
     with recorder.span("codegen"):
         host = yield from build_host_plan(
             grouped,
-            generator.emit,
+            once,
             target.device,
             machine.alignment,
             generator.batching,

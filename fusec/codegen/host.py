@@ -25,6 +25,7 @@ from fusec.schedule.groups import Group, Schedule
 from fusec.schedule.in_place import in_place_pairs
 from fusec.schedule.kernel_loop import build_kernel_loop, read_outside
 from fusec.schedule.memory import Use, plan_memory
+from fusec.schedule.settled import Settled
 
 # Operators whose result can be written into planned memory.
 OUT_FORMS: Final = {
@@ -71,22 +72,55 @@ class HostPlan:
     started: int
 
 
+class EmitOnce:
+    """Code for groups, made once for all groups that differ in their buffers' numbers alone."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._made: dict[tuple[object, ...], tuple[Emitted, tuple[int, ...]]] = {}
+
+    def emit(
+        self, program: LoopProgram, group: Group, needed: frozenset[int], key: GroupKey
+    ) -> Emitted:
+        """needed: what the group stores; key: that of the group."""
+        found = self._made.get(key.shape)
+        if found is None:
+            loop = simplify_axes(build_kernel_loop(program, group, needed))
+            verify_kernel(loop)
+            made = replace(self._emit(loop), in_place=in_place_pairs(loop))
+            self._made[key.shape] = (made, key.buffers)
+            return made
+        made, numbers = found
+        here = dict(zip(numbers, key.buffers, strict=True))
+        return replace(
+            made,
+            buffers=tuple(here[b] for b in made.buffers),
+            in_place=tuple((here[a], here[b]) for a, b in made.in_place),
+        )
+
+    def ahead(self, settled: Settled) -> tuple[KernelSource | GpuSource, ...]:
+        """The kernels of a group, before the rest of its schedule is known."""
+        program, group, needed = settled.program, settled.group, settled.needed
+        made = self.emit(program, group, needed, group_key(program, group, needed))
+        return _kernels(made, program.symbols)
+
+
 def build_host_plan(
     schedule: Schedule,
-    emit: Emit,
+    once: EmitOnce,
     device: str = "cpu",
     alignment: int = 64,
     batching: Batching | None = None,
     own_bytes: int | None = None,
 ) -> Parts[KernelSource | GpuSource, HostPlan]:
-    """Its parts are the kernels, each once and as soon as there is code for it.
+    """Its parts are the kernels as soon as there is code for them; equal ones may come again.
 
-    device: where the program runs; alignment: bytes, of planned memory; batching: None where the
-    target has none; own_bytes: of buffers that have memory of their own. Raises CodegenError where
-    the target has no code for a group."""
+    once: makes it; device: where the program runs; alignment: bytes, of planned memory; batching:
+    None where the target has none; own_bytes: of buffers that have memory of their own. Raises
+    CodegenError where the target has no code for a group."""
     program = schedule.program
     needed = read_outside(schedule)
-    starts = yield from _starts(schedule, needed, emit, batching)
+    starts = yield from _starts(schedule, needed, once, batching)
     uses = [_use(program, start) for start in starts]
     memory = plan_memory(program, uses, alignment, own_bytes)
     numbering = {buffer: number for number, buffer in enumerate(memory.slots)}
@@ -171,7 +205,7 @@ class _Together:
 def _starts(
     schedule: Schedule,
     needed: Mapping[int, frozenset[int]],
-    emit: Emit,
+    once: EmitOnce,
     batching: Batching | None,
 ) -> Parts[KernelSource | GpuSource, list[External | _Together]]:
     """What the host starts, in order. Code is made for the largest groups first: theirs are the
@@ -189,18 +223,15 @@ def _starts(
             starts[unit] = [step]
         else:
             keys[unit] = [group_key(program, groups[at], needed[at]) for at in unit]
-    once = _EmitOnce(program, emit)
-    known: set[str] = set()
     for unit in sorted(keys, key=lambda unit: -len(keys[unit][0].shape)):
         made = [
-            once.emit(groups[at], needed[at], key) for at, key in zip(unit, keys[unit], strict=True)
+            once.emit(program, groups[at], needed[at], key)
+            for at, key in zip(unit, keys[unit], strict=True)
         ]
         makes = [_makes(program, groups[at], needed[at]) for at in unit]
         together = _together(made, makes, batching)
-        for kernel in (k for s in together for k in _kernels(s.launch, program.symbols)):
-            if kernel.digest not in known:
-                known.add(kernel.digest)
-                yield kernel
+        for start in together:
+            yield from _kernels(start.launch, program.symbols)
         starts[unit] = together
     return [start for unit in units for start in starts[unit]]
 
@@ -223,32 +254,6 @@ def _together(
 def _makes(program: LoopProgram, group: Group, needed: frozenset[int]) -> tuple[int, ...]:
     outputs = (program.steps[number] for number in group.members)
     return tuple(s.output for s in outputs if isinstance(s, Compute) and s.output in needed)
-
-
-class _EmitOnce:
-    """Code for groups, made once for all groups that differ in their buffers' numbers alone."""
-
-    def __init__(self, program: LoopProgram, emit: Emit) -> None:
-        self.program = program
-        self.make = emit
-        self.made: dict[tuple[object, ...], tuple[Emitted, tuple[int, ...]]] = {}
-
-    def emit(self, group: Group, needed: frozenset[int], key: GroupKey) -> Emitted:
-        """key: that of the group."""
-        found = self.made.get(key.shape)
-        if found is None:
-            loop = simplify_axes(build_kernel_loop(self.program, group, needed))
-            verify_kernel(loop)
-            made = replace(self.make(loop), in_place=in_place_pairs(loop))
-            self.made[key.shape] = (made, key.buffers)
-            return made
-        made, numbers = found
-        here = dict(zip(numbers, key.buffers, strict=True))
-        return replace(
-            made,
-            buffers=tuple(here[b] for b in made.buffers),
-            in_place=tuple((here[a], here[b]) for a, b in made.in_place),
-        )
 
 
 def _use(program: LoopProgram, start: External | _Together) -> Use:

@@ -19,6 +19,7 @@ from typing import Final
 
 from fusec.errors import ScheduleError
 from fusec.ir.loop import BufferView, Compute, LoopProgram, external_reads
+from fusec.parts import Parts, finish
 from fusec.schedule.cost import CPU, Machine
 from fusec.schedule.dependencies import Dependencies, find_dependencies
 from fusec.schedule.group_key import steps_key
@@ -29,6 +30,7 @@ from fusec.schedule.placed import Placed
 from fusec.schedule.recompute import recompute
 from fusec.schedule.region import Region
 from fusec.schedule.regions import find_regions
+from fusec.schedule.settled import Settled, Settling
 from fusec.schedule.space import space_of
 
 BEAM: Final = 6
@@ -58,6 +60,20 @@ def schedule(
     its partition, of those that `Schedule.near` counts; the cheapest where there is none.
 
     Raises ScheduleError on a cyclic program."""
+    work = schedule_in_parts(program, fusion=fusion, machine=machine, beam=beam, picks=picks)
+    return finish(work)
+
+
+def schedule_in_parts(
+    program: LoopProgram,
+    *,
+    fusion: bool = True,
+    machine: Machine = CPU,
+    beam: int = BEAM,
+    picks: Sequence[int] = (),
+) -> Parts[Settled, Schedule]:
+    """As `schedule`; its parts are groups that are final, each as soon as that is known, of equal
+    regions only the first one's. The largest regions come first."""
     dependencies = find_dependencies(program)
     groups: list[Group] = []
     verdicts: list[Verdict] = []
@@ -67,23 +83,32 @@ def schedule(
             groups.append(Group((number,), frozenset(), None))
         elif not fusion:
             groups.append(Group((number,), frozenset(), space_of(step)))
-    near: list[int] = []
+    near: tuple[int, ...] = ()
     if fusion:
         regions = find_regions(program, dependencies)
-        stored = _always_stored(program) | _read_across(program, dependencies, regions)
+        always = _always_stored(program)
+        stored = always | _read_across(program, dependencies, regions)
         overwritten = frozenset(b.base for b in program.buffers if b.kind == "alias")
-        known: dict[tuple[object, ...], _Choice] = {}
-        for region in regions:
-            key = steps_key(program, region, stored).shape
-            choice = known.get(key)
-            if choice is None:
-                found = _search(program, dependencies, region, stored, overwritten, machine, beam)
-                pick = picks[len(near)] if len(near) < len(picks) else 0
-                choice = known[key] = found[min(pick, len(found) - 1)]
-                near.append(len(found))
-            for members, outer in choice.groups:
-                joined = tuple(region[m] for m in members)
-                groups.append(Group(joined, frozenset(region[m] for m in outer), None))
+        settling = Settling(program, dependencies, always)
+        kinds: dict[tuple[object, ...], int] = {}  # of regions, in the order of the program
+        kind = [
+            kinds.setdefault(steps_key(program, region, stored).shape, len(kinds))
+            for region in regions
+        ]
+        found: dict[int, list[_Choice]] = {}
+        for number in sorted(range(len(kinds)), key=lambda n: -len(regions[kind.index(n)])):
+            region = regions[kind.index(number)]
+            found[number] = _search(
+                program, dependencies, region, stored, overwritten, machine, beam
+            )
+            choice = _picked(found[number], picks, number)
+            if not choice.repeated:
+                made = [_with_space(program, group) for group in _groups(choice, region)]
+                yield from settling.settled(made)
+        near = tuple(len(found[number]) for number in range(len(kinds)))
+        for number, region in zip(kind, regions, strict=True):
+            choice = _picked(found[number], picks, number)
+            groups += _groups(choice, region)
             repeated += [(region[p], region[r]) for p, r in choice.repeated]
             verdicts += [Verdict(region[s], region[o], f, why) for s, o, f, why in choice.verdicts]
     if repeated:
@@ -101,7 +126,21 @@ def schedule(
         units = _ordered(started, dependencies)
         verdicts += why
     order = tuple(group for unit in units for group in unit)
-    return Schedule(program, order, tuple(verdicts), _batches(units), tuple(near))
+    return Schedule(program, order, tuple(verdicts), _batches(units), near)
+
+
+def _picked(found: list[_Choice], picks: Sequence[int], number: int) -> _Choice:
+    """The partition of a distinct region that is asked for."""
+    pick = picks[number] if number < len(picks) else 0
+    return found[min(pick, len(found) - 1)]
+
+
+def _groups(choice: _Choice, region: list[int]) -> list[Group]:
+    """The groups of a region, without their spaces."""
+    return [
+        Group(tuple(region[m] for m in members), frozenset(region[m] for m in outer), None)
+        for members, outer in choice.groups
+    ]
 
 
 def _batches(units: list[tuple[Group, ...]]) -> tuple[tuple[int, int], ...]:

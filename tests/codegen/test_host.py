@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fusec.codegen.cpu import cpu_emitter
 from fusec.codegen.gpu_source import GpuSource
-from fusec.codegen.host import HostPlan, build_host_plan
+from fusec.codegen.host import EmitOnce, HostPlan, build_host_plan
 from fusec.codegen.triton_batch import MOST_LAUNCHES
 from fusec.codegen.triton_toolchain import compile_variant
 from fusec.inspect.explain import Kernel, explain
@@ -87,7 +87,8 @@ def test_a_batch_loads_and_stores_16_bytes_a_thread_and_spills_nothing(tmp_path:
 
 
 def test_a_processor_without_batches_starts_each_alone() -> None:
-    found = finish(build_host_plan(grouped(adamw(["64, 64"] * 5)), cpu_emitter("x86-64-v3")))
+    once = EmitOnce(cpu_emitter("x86-64-v3"))
+    found = finish(build_host_plan(grouped(adamw(["64, 64"] * 5)), once))
     assert len(launches(found)) == len(found.launches) == 5
 
 

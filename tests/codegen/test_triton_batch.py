@@ -9,7 +9,7 @@ import pytest
 
 from fusec.codegen.gpu import gpu_emitter
 from fusec.codegen.gpu_source import GpuSource
-from fusec.codegen.host import Emitted, build_host_plan
+from fusec.codegen.host import EmitOnce, Emitted, build_host_plan
 from fusec.codegen.triton_batch import MOST_LAUNCHES, batch, most_launches
 from fusec.codegen.triton_toolchain import compile_variant
 from fusec.errors import CodegenError
@@ -21,7 +21,8 @@ from tests.codegen.triton_host import host_plan
 
 
 def launch(name: str) -> Emitted:
-    return finish(build_host_plan(grouped(KERNELS[name]), gpu_emitter("sm_90"))).launches[0]
+    once = EmitOnce(gpu_emitter("sm_90"))
+    return finish(build_host_plan(grouped(KERNELS[name]), once)).launches[0]
 
 
 def source(made: Emitted) -> GpuSource:

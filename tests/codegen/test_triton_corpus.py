@@ -9,7 +9,7 @@ import pytest
 from fusec.codegen.gpu import gpu_emitter
 from fusec.codegen.gpu_binary import GpuBinary
 from fusec.codegen.gpu_source import GpuSource
-from fusec.codegen.host import build_host_plan
+from fusec.codegen.host import EmitOnce, build_host_plan
 from fusec.codegen.triton_toolchain import ISAS, compile_variants
 from fusec.ir.text import parse_graph
 from fusec.lower.lowering import lower
@@ -29,7 +29,7 @@ def sources(names: Sequence[str], isa: str) -> Iterator[GpuSource]:
     for name in names:
         loops = dissolve(drop_single_folds(lower(parse_graph(KERNELS[name]))))
         grouped = schedule(split_folds(loops, GPU), machine=GPU)
-        for kernel in finish(build_host_plan(grouped, gpu_emitter(isa), "cuda")).kernels:
+        for kernel in finish(build_host_plan(grouped, EmitOnce(gpu_emitter(isa)), "cuda")).kernels:
             assert isinstance(kernel, GpuSource)
             yield kernel
 

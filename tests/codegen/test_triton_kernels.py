@@ -11,7 +11,7 @@ import pytest
 
 from fusec.codegen.gpu import gpu_emitter
 from fusec.codegen.gpu_source import GpuSource
-from fusec.codegen.host import build_host_plan
+from fusec.codegen.host import EmitOnce, build_host_plan
 from fusec.codegen.triton_toolchain import compile_variants
 from fusec.errors import CompileError
 from fusec.parts import finish
@@ -82,7 +82,8 @@ def test_sizes_that_32_bits_are_not_enough_for(tmp_path: Path) -> None:
 
 
 def test_quotients_of_rows_and_one_number_are_rounded_correctly(tmp_path: Path) -> None:
-    text = finish(build_host_plan(grouped(QUOTIENTS), gpu_emitter("sm_90"))).kernels[0].source
+    once = EmitOnce(gpu_emitter("sm_90"))
+    text = finish(build_host_plan(grouped(QUOTIENTS), once)).kernels[0].source
     assert text.count("divide_by(") == 2
     check([Case("quotients", QUOTIENTS, (0, 1, 2), equal=True)], tmp_path)
 
@@ -97,7 +98,7 @@ def test_scatters_are_right(tmp_path: Path) -> None:
 
 def test_additions_at_few_places_are_sums(tmp_path: Path) -> None:
     for text in FEW_PLACES.values():
-        plan = finish(build_host_plan(grouped(text), gpu_emitter("sm_90")))
+        plan = finish(build_host_plan(grouped(text), EmitOnce(gpu_emitter("sm_90"))))
         assert not any("atomic" in k.source for k in plan.kernels)
     check([Case(name, text) for name, text in FEW_PLACES.items()], tmp_path)
 
@@ -140,7 +141,7 @@ def test_every_operation_and_long_rows_compile(isa: str) -> None:
     jobs = [
         (kernel, variant)
         for text, emit in (*plain, *long)
-        for kernel in finish(build_host_plan(grouped(text), emit)).kernels
+        for kernel in finish(build_host_plan(grouped(text), EmitOnce(emit))).kernels
         if isinstance(kernel, GpuSource)
         for variant in _forms(kernel).values()
     ]

@@ -12,7 +12,7 @@ import pytest
 
 from fusec.codegen.gpu import gpu_emitter
 from fusec.codegen.gpu_source import MAX_VARIANTS, GpuSource
-from fusec.codegen.host import Emit, Emitted, build_host_plan
+from fusec.codegen.host import Emit, EmitOnce, Emitted, build_host_plan
 from fusec.codegen.triton_tile import CLUSTER, Tile
 from fusec.codegen.triton_variants import tiles
 from fusec.ir import expr as ex
@@ -31,9 +31,8 @@ _SHOWN = (
 
 
 def sources(text: str, emit: Emit = _EMIT) -> list[GpuSource]:
-    found = [
-        k for k in finish(build_host_plan(grouped(text), emit)).kernels if isinstance(k, GpuSource)
-    ]
+    made = finish(build_host_plan(grouped(text), EmitOnce(emit)))
+    found = [k for k in made.kernels if isinstance(k, GpuSource)]
     assert found
     return found
 

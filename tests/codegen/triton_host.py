@@ -9,7 +9,7 @@ import torch
 
 from fusec.codegen.gpu import gpu_emitter
 from fusec.codegen.gpu_source import GpuSource, Variant
-from fusec.codegen.host import Batching, HostPlan, build_host_plan
+from fusec.codegen.host import Batching, EmitOnce, HostPlan, build_host_plan
 from fusec.codegen.triton_batch import batch, most_launches
 from fusec.ir import expr as ex
 from fusec.ir.loop import BufferView
@@ -24,7 +24,7 @@ Start = Callable[[GpuSource, Variant, Sequence[torch.Tensor], Sequence[int]], No
 def host_plan(grouped: Schedule) -> HostPlan:
     """The plan for a GPU that batches."""
     batching = Batching(most_launches, batch)
-    return finish(build_host_plan(grouped, gpu_emitter("sm_90"), "cuda", 256, batching))
+    return finish(build_host_plan(grouped, EmitOnce(gpu_emitter("sm_90")), "cuda", 256, batching))
 
 
 def run_host(

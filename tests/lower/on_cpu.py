@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fusec.codegen.host import build_host_plan
+from fusec.codegen.host import EmitOnce, build_host_plan
 from fusec.codegen.isa import host_target
 from fusec.codegen.kernel_source import KernelSource
 from fusec.codegen.targets import code_generator
@@ -39,7 +39,7 @@ class OnCpu:
         verify_schedule(grouped)
         target = host_target()
         generator = code_generator(target)
-        host = finish(build_host_plan(grouped, generator.emit))
+        host = finish(build_host_plan(grouped, EmitOnce(generator.emit)))
         encoded = program_to_bytes(host.program)
         assert program_to_bytes(program_from_bytes(encoded)) == encoded
         plan = Plan(encoded, (*host.kernels, generator.runner), {})

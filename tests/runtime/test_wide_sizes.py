@@ -7,7 +7,7 @@ import pytest
 from fusec.codegen.gpu import gpu_emitter
 from fusec.codegen.gpu_binary import GpuBinary
 from fusec.codegen.gpu_source import GpuSource
-from fusec.codegen.host import HostPlan, build_host_plan
+from fusec.codegen.host import EmitOnce, HostPlan, build_host_plan
 from fusec.ir.program import Launch
 from fusec.parts import finish
 from fusec.runtime.gpu_launches import GpuCall, LaunchPlan
@@ -20,7 +20,7 @@ _LIMIT = 1 << 31
 
 
 def plan_of(text: str) -> HostPlan:
-    return finish(build_host_plan(grouped(text), gpu_emitter("sm_90"), "cuda"))
+    return finish(build_host_plan(grouped(text), EmitOnce(gpu_emitter("sm_90")), "cuda"))
 
 
 def launch_plan(plan: HostPlan) -> LaunchPlan:

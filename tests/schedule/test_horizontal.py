@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fusec.capture.eager import EagerProgram
-from fusec.codegen.host import build_host_plan
+from fusec.codegen.host import EmitOnce, build_host_plan
 from fusec.codegen.isa import host_target
 from fusec.codegen.targets import code_generator
 from fusec.errors import ScheduleError, VerifyError
@@ -196,7 +196,7 @@ def test_results_in_place(count: int, machine: Machine) -> None:
     text = _momentum(count)
     grouped = schedule(dissolved(text), machine=machine)
     generator = code_generator(host_target())
-    host = finish(build_host_plan(grouped, generator.emit))
+    host = finish(build_host_plan(grouped, EmitOnce(generator.emit)))
     plan = Plan(program_to_bytes(host.program), (*host.kernels, generator.runner), {})
     KERNELS.add(plan.kernels)
     mine = [torch.randn(50, 30) for _ in range(2 * count)]

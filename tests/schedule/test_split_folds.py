@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fusec.capture.eager import EagerProgram
-from fusec.codegen.host import build_host_plan
+from fusec.codegen.host import EmitOnce, build_host_plan
 from fusec.codegen.isa import host_target
 from fusec.codegen.targets import code_generator
 from fusec.ir import expr as ex
@@ -87,7 +87,7 @@ def _run(loops: LoopProgram, machine: Machine, inputs: list[torch.Tensor]) -> li
     grouped = schedule(loops, machine=machine)
     verify_schedule(grouped)
     generator = code_generator(host_target())
-    host = finish(build_host_plan(grouped, generator.emit))
+    host = finish(build_host_plan(grouped, EmitOnce(generator.emit)))
     plan = Plan(program_to_bytes(host.program), (*host.kernels, generator.runner), {})
     KERNELS.add(plan.kernels)
     return load(plan, host_target())(inputs)

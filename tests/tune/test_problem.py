@@ -1,7 +1,7 @@
 """Problems are read off a program: which buffers, how large, with which sizes."""
 
 from fusec.codegen.gpu import gpu_emitter
-from fusec.codegen.host import HostPlan, build_host_plan
+from fusec.codegen.host import EmitOnce, HostPlan, build_host_plan
 from fusec.ir.text import parse_graph
 from fusec.ir.typical import TYPICAL_SIZE
 from fusec.lower.lowering import lower
@@ -14,7 +14,9 @@ from tests.tune.kernels import problem, variant
 
 def host_plan(text: str) -> HostPlan:
     return finish(
-        build_host_plan(schedule(dissolve(lower(parse_graph(text)))), gpu_emitter("sm_90"), "cuda")
+        build_host_plan(
+            schedule(dissolve(lower(parse_graph(text)))), EmitOnce(gpu_emitter("sm_90")), "cuda"
+        )
     )
 
 
