@@ -17,7 +17,7 @@ from fusec.ir.graph import Graph
 from fusec.ir.wire import graph_to_bytes
 from fusec.options import Options, Target
 from fusec.parts import finish
-from fusec.pipeline import assemble, build_kernel, plan_in_parts, source_to_bytes
+from fusec.pipeline import Source, assemble, build_kernel, plan_in_parts, source_to_bytes
 from fusec.prewarm import Example, prewarm
 from fusec.remote.resolve import Resolver
 from fusec.trace import Recorder
@@ -40,14 +40,18 @@ class Measured:
         self, graph: Graph, target: Target, options: Options, store: Store, *, recorder: Recorder
     ) -> Found:
         """`fusec.pipeline.compile_local`, its plan and each kernel timed."""
+        stages = Recorder()
         kind = "c" if target.device == "cpu" else "triton"
         handed_on: list[float] = []
+        ahead: list[bool] = []
+
+        def heard(_: Source) -> None:
+            handed_on.append(time.process_time() - begin)
+            ahead.append("schedule" not in stages.stages)
+
         with spending() as planning:
             begin = time.process_time()
-            made = finish(
-                plan_in_parts(graph, target, options, recorder=recorder),
-                lambda kernel: handed_on.append(time.process_time() - begin),
-            )
+            made = finish(plan_in_parts(graph, target, options, recorder=stages), heard)
         _, *times = handed_on  # the runner's is there from the start
         for kernel in made.kernels:
             if kernel.digest in self._built:
@@ -66,8 +70,8 @@ class Measured:
                 len(graph.nodes),
                 len(made.kernels),
                 len(graph_to_bytes(graph)),
-                round(times[0], 4),
-                round(times[-1], 4),
+                tuple(round(seconds, 4) for seconds in times),
+                sum(ahead) - 1,
                 round(planning.cpu_s, 4),
                 round(assembling.cpu_s, 5),
             )

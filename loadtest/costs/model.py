@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,29 +25,27 @@ class Kernel:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One graph that was planned, for a GPU or a CPU (``kind`` as of `Costs.kernels`): processor
-    seconds until its first kernel was handed on, until the last, and in all."""
+    seconds in all, and until each of its kernels was handed on, without the runner, which is there
+    from the start; ``ahead``: how many of them came while regions were still searched."""
 
     kind: str
     nodes: int
     distinct: int
     graph_bytes: int
-    first_cpu_s: float
-    last_cpu_s: float
+    handed_on_cpu_s: tuple[float, ...]
+    ahead: int
     cpu_s: float
     assemble_cpu_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class PlanTimes:
-    """Seconds of a plan until its first kernel is handed on, until the last, and in all."""
+    """Seconds of a plan until each of its kernels is handed on, in order, and in all. The first
+    ``ahead`` are in no order of size, the others come the largest first."""
 
-    first_s: float
-    last_s: float
+    handed_on_s: tuple[float, ...]
+    ahead: int
     all_s: float
-
-    def times(self, kernels: int) -> PlanTimes:
-        """Of so many distinct kernels."""
-        return PlanTimes(self.first_s * kernels, self.last_s * kernels, self.all_s * kernels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +98,20 @@ class Costs:
     store: StoreTimes
     tasks: Tasks
 
-    def plan_s(self, kind: str) -> PlanTimes:
-        """Processor seconds of planning, for each distinct kernel: all graphs together."""
+    def plan_times(self, kind: str, kernels: int) -> PlanTimes:
+        """Processor seconds of planning a graph of so many distinct kernels: as many times those of
+        all measured graphs together as it has times their kernels, which are handed on at the same
+        shares of them (of few kernels the later one stands for those between)."""
         plans = [plan for plan in self.plans if plan.kind == kind]
-        distinct = sum(plan.distinct for plan in plans)
+        larger = kernels / sum(plan.distinct for plan in plans)
+
+        def handed_on(share: float) -> float:
+            return sum(_at(plan.handed_on_cpu_s, share) for plan in plans)
+
         return PlanTimes(
-            sum(plan.first_cpu_s for plan in plans) / distinct,
-            sum(plan.last_cpu_s for plan in plans) / distinct,
-            sum(plan.cpu_s for plan in plans) / distinct,
+            tuple(larger * handed_on((i + 1) / kernels) for i in range(kernels)),
+            round(larger * sum(plan.ahead for plan in plans)),
+            larger * sum(plan.cpu_s for plan in plans),
         )
 
     def assemble_s(self) -> float:
@@ -120,12 +125,20 @@ class Costs:
         return sum(plan.graph_bytes for plan in plans) / sum(plan.distinct for plan in plans)
 
 
+def _at(times: tuple[float, ...], share: float) -> float:
+    """When so large a share of all has happened, given when each did."""
+    return times[math.ceil(share * len(times)) - 1]
+
+
 def load(path: Path = COSTS_FILE) -> Costs:
     """Read costs. Raises OSError; ValueError, KeyError, TypeError for a file of another form."""
     body = json.loads(path.read_text())
     return Costs(
         body["machine"],
-        tuple(Plan(**plan) for plan in body["plans"]),
+        tuple(
+            Plan(**{**plan, "handed_on_cpu_s": tuple(plan["handed_on_cpu_s"])})
+            for plan in body["plans"]
+        ),
         {kind: tuple(Kernel(*row) for row in rows) for kind, rows in body["kernels"].items()},
         Requests(**body["requests"]),
         StoreTimes(**body["store"]),

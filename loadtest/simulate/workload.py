@@ -115,7 +115,7 @@ class Catalogue:
             pack({"graph": name}),
             int(count * self.costs.graph_bytes(kind)),
             tuple(kernels),
-            self.costs.plan_s(kind).times(count),
+            self.costs.plan_times(kind, count),
             count * self.costs.assemble_s(),
             TARGETS[kind],
         )
