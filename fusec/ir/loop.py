@@ -321,7 +321,7 @@ def rewrite(
             elif isinstance(node, Load) and node.indirect:
                 indirect = tuple((s, memo[v]) for s, v in node.indirect)
                 if indirect != node.indirect:
-                    replaced = _load_like(node, node.index, indirect, node.guard)
+                    replaced = load(node.buffer, node.dtype, node.index, indirect, node.guard)
         memo[node] = replaced
     return memo[root]
 
@@ -348,23 +348,14 @@ def reindex(
         if isinstance(node, Load):
             own = None if node.guard is None else ex.substitute(node.guard, mapping)
             merged = own if guard is None else guard if own is None else own * guard
-            return _load_like(
-                node,
-                ex.substitute_all(node.index, pairs),
-                (*((s, memo[v]) for s, v in node.indirect), *bound),
-                merged,
-            )
+            indirect = (*((s, memo[v]) for s, v in node.indirect), *bound)
+            at = ex.substitute_all(node.index, pairs)
+            return load(node.buffer, node.dtype, at, indirect, merged)
         if isinstance(node, Op) and node.name == WITHIN and guard is not None:
             return _of_interest(node, tuple(memo[a] for a in node.args), guard)
         return None
 
     return rewrite(root, leaf, memo)
-
-
-def _load_like(
-    node: Load, at: tuple[Expr, ...], indirect: tuple[tuple[Sym, Scalar], ...], guard: Expr | None
-) -> Scalar:
-    return load(node.buffer, node.dtype, at, indirect, guard)
 
 
 @dataclass(frozen=True, slots=True)
