@@ -12,17 +12,18 @@ from fusec.errors import LoweringError
 from fusec.ir import expr as ex
 from fusec.ir.expr import Expr
 from fusec.ir.graph import Graph, Node, Ref, ScalarType, TensorType
-from fusec.ir.loop import Buffer, BufferView, LoopProgram, Output
+from fusec.ir.loop import Buffer, LoopProgram
 from fusec.ir.remember import remember
 from fusec.ir.verify_device import verify_device
 from fusec.ir.verify_loop import verify_program
-from fusec.lower.context import Lowering, Value, computable, dense_stride
+from fusec.lower.context import Lowering, Value, computable
 from fusec.lower.creation import CREATION
 from fusec.lower.foreach import FOREACH
 from fusec.lower.gather import GATHER
 from fusec.lower.gemm import GEMM
 from fusec.lower.indexing import INDEXING
 from fusec.lower.numbers import symbolic_number
+from fusec.lower.outputs import output
 from fusec.lower.pointwise import POINTWISE
 from fusec.lower.pooling import POOLING
 from fusec.lower.random import DRAWING, RANDOM
@@ -31,7 +32,7 @@ from fusec.lower.rules import Rule
 from fusec.lower.scans import SCANNING
 from fusec.lower.scatter import SCATTER
 from fusec.lower.strided import STRIDED
-from fusec.lower.view import View, as_buffer_view, view_axes, whole
+from fusec.lower.view import whole
 from fusec.lower.views import MOVING, VIEWS
 
 RULES: Final[dict[str, Rule]] = {
@@ -101,7 +102,7 @@ def lower(graph: Graph, *, strict_rounding: bool = False) -> LoopProgram:
             low.values.append(low.external(node, "constant"))
         else:
             low.values.append(_call(low, node))
-    outputs = tuple(_output(low, graph, arg) for arg in graph.outputs)
+    outputs = tuple(output(low, arg) for arg in graph.outputs)
     program = LoopProgram(
         tuple(low.buffers), tuple(low.steps), tuple(inputs), outputs, graph.symbols
     )
@@ -176,77 +177,3 @@ def _symbolic(low: Lowering, node: Node) -> Value:
         assert isinstance(node.args[1], int)
         return source.shape[node.args[1]]
     return symbolic_number(low, node)
-
-
-def _output(low: Lowering, graph: Graph, arg: object) -> Output:
-    if not isinstance(arg, Ref):
-        if arg is None or isinstance(arg, (bool, int, float)):
-            return arg
-        value = getattr(arg, "value", None)
-        if isinstance(value, Expr):
-            return value
-        raise LoweringError(f"output {arg!r:.60} is neither a tensor nor a number")
-    low.position = arg.index
-    found = low.values[arg.index]
-    if isinstance(found, View):
-        t = graph.nodes[arg.index].type
-        assert isinstance(t, TensorType)
-        return _output_view(low, found, t)
-    if found is None or isinstance(found, (Expr, bool, int, float)):
-        return found
-    raise LoweringError(f"{low.where()}: output {found!r:.60} is neither a tensor nor a number")
-
-
-def _output_view(low: Lowering, view: View, t: TensorType) -> BufferView:
-    """The output with exactly the strides that capture promised its readers."""
-    found = as_buffer_view(view, low.buffers[view.buffer].stride)
-    if found is not None and all(
-        size is ex.ONE or have is want
-        for size, have, want in zip(t.shape, found.stride, t.stride, strict=True)
-    ):
-        return BufferView(found.buffer, found.shape, t.stride, found.offset)
-    if _repeats(view, t):
-        return _expanded_output(low, view, t)
-    stride = t.stride if _apart(t) else dense_stride(t)
-    copy = low.copy(view, stride)
-    again = as_buffer_view(copy, low.buffers[copy.buffer].stride)
-    assert again is not None
-    return again
-
-
-def _repeats(view: View, t: TensorType) -> bool:
-    """Whether the type has dimensions of stride 0 along which the value really is the same.
-
-    (Some operators' types have such strides for values that differ along them.)
-    """
-    dims = [
-        axis
-        for axis, step, n in zip(view.axes, t.stride, t.shape, strict=True)
-        if step is ex.ZERO and n is not ex.ONE
-    ]
-    used = {s for e in view.index for s in ex.symbols(e)}
-    return bool(dims) and not used.intersection(dims)
-
-
-def _expanded_output(low: Lowering, view: View, t: TensorType) -> BufferView:
-    """An output that repeats along some dimensions: one copy of what is repeated, expanded."""
-    repeats = [step is ex.ZERO for step in t.stride]
-    shape = tuple(ex.ONE if r else n for n, r in zip(t.shape, repeats, strict=True))
-    at = [ex.ZERO if r else axis for axis, r in zip(view_axes(shape), repeats, strict=True)]
-    once = TensorType(t.dtype, shape, t.stride, t.device)
-    found = _output_view(low, view.remap(shape, at), once)
-    return BufferView(found.buffer, t.shape, t.stride, found.offset)
-
-
-def _apart(t: TensorType) -> bool:
-    """Whether no two elements of a tensor of known strides share memory, gaps allowed."""
-    numbers = [(ex.as_int(s), ex.as_int(n)) for s, n in zip(t.stride, t.shape, strict=True)]
-    if any(s is None or n is None for s, n in numbers):
-        return False
-    reach = 0
-    for step, size in sorted((s, n) for s, n in numbers if s is not None and n is not None):
-        if size > 1:
-            if step <= reach:
-                return False
-            reach += step * (size - 1)
-    return True

@@ -275,6 +275,16 @@ MOVING: Final = frozenset(
     )
 )
 
+LOOKING: Final = frozenset(
+    (
+        "py.getitem",  # of the pieces that `split` and its kin return
+        *(f"aten.{n}" for n in _COPIES if n not in ("slice", "select", "view")),
+        *("aten.slice.Tensor", "aten.select.int", "aten.view.default"),
+        *("aten.split", "aten.split_with_sizes", "aten.unbind"),
+    )
+)
+"""Operations whose results are parts of their argument's memory, whatever that is."""
+
 _VIEWS: Final[dict[str, Rule]] = {
     "aten.alias": _identity,
     "aten.detach": _identity,

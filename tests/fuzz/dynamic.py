@@ -29,7 +29,7 @@ _STEPS = (
     "{a} + torch.arange({a}.shape[-1])", "{a}.sum()", "{a} * {a}.shape[-1]",
     "F.layer_norm({a}, {a}.shape[-1:])", "{a}.argmax(-1)", "torch.triu({a} + {b}, 1)",
     "{a}.expand(3, *{a}.shape)", "torch.stack([{a}, {a}], 1)", "{a}.to({dtype})",
-    "{a} @ {a}.transpose(-1, -2)", "{a}.view({a}.shape[0], -1)", "{a}.add_({b}[..., :1])",
+    "{a} @ {a}.transpose(-1, -2)", "{a}.view({a}.shape[0], -1)", "{a}.add_({b}[..., :1].clone())",
 )  # fmt: skip
 _SIZES = ((5, 12), (4, 33), (70, 300), (9, 17), (33, 8))
 

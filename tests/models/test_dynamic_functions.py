@@ -175,3 +175,29 @@ def test_functions_of_several_inputs(name, dynamic):
         assert not faults, f"{n}:\n" + "\n".join(faults)
     assert not backend.fallbacks()
     assert backend.graphs <= 5
+
+
+def _of_the_input(x: Tensor) -> list[Tensor]:
+    return [x[1:, ::2].reshape(-1), x[::2].flatten(), x[:, 1:].t(), x.view(-1)[3:]]
+
+
+def _of_what_is_made(x: Tensor) -> list[Tensor]:
+    y = x * 2
+    return [y, y[1:, ::2].reshape(-1), y[:, 1:].t()]
+
+
+@pytest.mark.parametrize("function", [_of_the_input, _of_what_is_made])
+def test_views_of_sizes_as_symbols_lie_where_eagers_lie(function):
+    """Whether a reshape is a view depends on the sizes, and only on guards of torch's."""
+    torch._dynamo.reset()
+    backend = Backend()
+    compiled = torch.compile(function, backend=backend, dynamic=True)
+    for size in ((5, 12), (4, 33), (33, 8), (6, 7), (7, 4)):
+        x = _random(*size)
+        with torch.no_grad():
+            expected, got = function(x), compiled(x)
+        for a, b in zip(got, expected, strict=True):
+            assert a.stride() == b.stride()
+            assert a.storage_offset() == b.storage_offset()
+            torch.testing.assert_close(a, b, rtol=0, atol=0)
+    assert not backend.fallbacks()
