@@ -28,7 +28,6 @@ _PROCESSORS: Final = {
     "gfx942": 304,
 }  # fmt: skip
 _TYPICAL: Final = 128
-_CLUSTERS: Final = ("sm_90", "sm_100")  # programs that share a row need them
 
 
 def gpu_emitter(
@@ -41,7 +40,7 @@ def gpu_emitter(
     def emit(loop: KernelLoop) -> Emitted:
         ordered = order_axes(simplify(loop))
         sizes = _sizes(ordered)
-        found = [tile for tile in choose(ordered) if tile.cluster == 1 or isa in _CLUSTERS]
+        found = choose(ordered)
         kind = "poi" if not ordered.folded else "red" if found[0].looped else "per"
         name = kernel_name(ordered, kind)
         below = _places_below(ordered)

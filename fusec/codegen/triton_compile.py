@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 import shutil
 import types
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,8 +22,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.language.extra import libdevice
 
-from fusec.codegen import triton_cluster, triton_library
-from fusec.codegen.triton_tile import CLUSTER
+from fusec.codegen import triton_library
 
 # What a kernel's text may name beside its own variables: the language, the mathematics of the
 # target's vendor (Triton maps the module to the target), and our library of device functions.
@@ -35,13 +31,11 @@ GLOBALS: Final[dict[str, Any]] = {
     "libdevice": libdevice,
     **{
         name: value
-        for module in (triton_library, triton_cluster)
-        for name, value in vars(module).items()
+        for name, value in vars(triton_library).items()
         if isinstance(value, triton.JITFunction) and not name.startswith("_")
     },
 }
 _POINTER_ALIGNMENT: Final = 16
-_ENTRY: Final = re.compile(r"^(\.reqntid .*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,40 +93,10 @@ def compile_text(
         "debug": "tl.device_assert(" in text,
         "sanitize_overflow": False,
     }
-    with _in_clusters(constants.get(CLUSTER, 1)):
-        made = triton.compile(source, target=_target(isa), options=options)
+    made = triton.compile(source, target=_target(isa), options=options)
     shutil.rmtree(triton.knobs.cache.dir, ignore_errors=True)  # it is of no use to anybody
     image = made.asm["hsaco" if isa.startswith("gfx") else "cubin"]
     return Image(image, made.metadata.name, made.metadata.num_warps, made.metadata.shared)
-
-
-@contextmanager
-def _in_clusters(size: int) -> Iterator[None]:
-    """Inside, kernels are compiled to run in clusters of so many programs. Triton has a number for
-    that too, but it then lays out every tile over all programs of a cluster: here each program has
-    tiles of its own, so it is a few more lines of PTX. A processor is to have registers for two of
-    them: one computes while the other waits for its cluster."""
-    if size == 1:
-        yield
-        return
-
-    def added(
-        backend: Any = None, stages: dict[str, Any] | None = None, *_: object
-    ) -> tuple[str, str] | None:
-        if stages is None:
-            return str(size), str(size)  # what tells such compiles from others
-        to_ptx = stages["ptx"]
-        stages["ptx"] = lambda source, metadata: _ENTRY.sub(
-            rf"\1\n.explicitcluster\n.reqnctapercluster {size}\n.minnctapersm 2",
-            to_ptx(source, metadata),
-        )
-        return None
-
-    triton.knobs.runtime.add_stages_inspection_hook = added
-    try:
-        yield
-    finally:
-        triton.knobs.runtime.add_stages_inspection_hook = None
 
 
 def _target(isa: str) -> GPUTarget:

@@ -23,9 +23,6 @@ _COMBINE: Final = {
     "prod": "multiply", "max": "largest", "min": "smallest", "logaddexp": "log_of_sum",
     "argmax": "first_largest", "argmin": "first_smallest",
 }  # fmt: skip
-ACROSS_CLUSTER: Final = {
-    "sum": "cluster_sum", "max": "cluster_largest", "min": "cluster_smallest",
-}  # fmt: skip
 _OWN_SCANS: Final = ("cumsum", "cumprod")  # that Triton's language has by name
 _UPDATE: Final = {"sum": "{a} + {v}", "prod": "{a} * {v}", "or": "{a} | {v}", "and": "{a} & {v}"}
 
@@ -192,10 +189,7 @@ class Folds:
         name = value
         if self.dim is not None:
             name = f"fold{self.numbers[s.buffer]}"
-            text = self.reduce(s.fold or "", self.dtype(s), value)
-            if self.frame.tile.cluster > 1:
-                text = f"{ACROSS_CLUSTER[s.fold or '']}({text})"
-            scope.emit(f"{name} = {text}")
+            scope.emit(f"{name} = {self.reduce(s.fold or '', self.dtype(s), value)}")
         scope.known[lp.reduced(s.buffer, self.loop.results[s.buffer])] = name
 
     def result_shape(self) -> str:

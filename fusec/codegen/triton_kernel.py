@@ -10,7 +10,7 @@ from fusec.codegen.triton_folds import Folds
 from fusec.codegen.triton_frame import Frame, dim_lines, shared_pointers
 from fusec.codegen.triton_online import Merged, Online, merged
 from fusec.codegen.triton_precision import precise_values
-from fusec.codegen.triton_tile import CLUSTER, FOLDED, STAGES, Dim, Tile, upper
+from fusec.codegen.triton_tile import FOLDED, STAGES, Dim, Tile, upper
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.expr import Expr, Sym
@@ -50,8 +50,6 @@ def text_key(tile: Tile) -> tuple[object, ...]:
         tile.row,
         tile.early,
         tile.walkers > 0,
-        tile.held,
-        tile.cluster,
     )
 
 
@@ -95,9 +93,6 @@ class _Kernel:
         )
         self.root = Scope(self.frame, frozenset())
         self.folds = Folds(loop, self.frame, tile.folded)
-        # Of a row that is held: each block's values, from stage to stage.
-        blocks = [] if tile.folded is None else [frozenset(tile.folded.axes)] * tile.held
-        self.held = [Scope(self.frame, axes, self.root) for axes in blocks]
 
     def emit(self, name: str) -> str:
         self._places()
@@ -110,8 +105,6 @@ class _Kernel:
                 self._load_early()
             for stage in range(self.loop.stages):
                 self._stage(self.root, stage)
-            if self.tile.cluster > 1:
-                self.root.emit("cluster_leave()")
         parameters = [
             *dict.fromkeys(self.frame.names.values()),
             *(f"n{i}" for i in range(len(self.frame.sizes))),
@@ -148,10 +141,6 @@ class _Kernel:
                 rest = f"{d.name}rest"
             for line in dim_lines(self.frame, d, f"{block} * {d.constant}"):
                 root.emit(line)
-        if tile.cluster > 1:
-            root.emit(f"first = pid % {CLUSTER} * ({tile.held} * {tile.dims[0].constant})")
-            root.emit(f"rest = pid // {CLUSTER}")
-            rest = "rest"
         self.frame.single = rest
         folded = tile.folded
         if folded is not None and not folded.looped:
@@ -211,9 +200,7 @@ class _Kernel:
             for s in self._statements(stage, inner=False):
                 self._store(scope, s)
         statements = self._statements(stage, inner=True)
-        if statements and self.held:
-            self._hold(statements)
-        elif statements and self.tile.looped:
+        if statements and self.tile.looped:
             if stage not in self.done:
                 self._loop(statements, merged(self.loop, stage))
         else:
@@ -255,27 +242,6 @@ class _Kernel:
                 self._store(scope, s)
             else:
                 self.folds.fold(scope, s)
-
-    def _hold(self, statements: list[Statement]) -> None:
-        """Block by block of a row that is held: what an earlier stage has loaded or computed is
-        still there."""
-        root, dim = self.root, self.tile.folded
-        assert dim is not None
-        folds = [s for s in statements if s.fold is not None]
-        for s in folds:
-            self.folds.declare(root, s)
-        start = "first + " if self.tile.cluster > 1 else ""
-        for number, body in enumerate(self.held):
-            body.axes.clear()  # their names are those of the block before
-            body.lines = dim_lines(self.frame, dim, f"{start}{number} * {dim.constant}")
-            for s in statements:
-                if s.fold is None:
-                    self._store(body, s)
-                else:
-                    self.folds.accumulate(body, s)
-            root.lines += body.lines
-        for s in folds:
-            self.folds.finish(root, s)
 
     def _loop(self, statements: list[Statement], groups: tuple[Merged, ...]) -> None:
         """One pass over the folded axes, block by block; ``groups`` take the next stage along."""
@@ -337,7 +303,7 @@ class _Kernel:
             return ""
         if shared and self.loop.kept:
             return "evict_last"
-        if self.tile.looped and not self.held and FOLDED in shape:
+        if self.tile.looped and FOLDED in shape:
             stage = self.stage + (self.stage + 1 in self.done)
             return "evict_last" if self.last_use[load] > stage else "evict_first"
         return ""

@@ -16,10 +16,6 @@ from fusec.ir.remember import remember
 FOLDED: Final = "r"
 STAGES: Final = "STAGES"
 """The constant that says how many steps of a loop are on their way at once."""
-CLUSTER: Final = "CLUSTER"
-"""The constant that says how many programs share a row."""
-MOST_CLUSTER: Final = 8
-"""So many at most, on every GPU that has clusters."""
 _MOST_STAGES: Final = 5
 _LEAST_BLOCK: Final = 16  # worth trying
 _MOST_BLOCK: Final = 1 << 15
@@ -90,9 +86,7 @@ class Tile:
     carried axis, where a program visits its points one by one; early: load before the first fold
     what later stages need; walkers: so many programs on each processor visit the points of the
     single axes in turn, and load the next one's row while they compute; 0: a program a point;
-    held: so many blocks of a row are in a program's registers, and read once; 0: it walks along the
-    row; cluster: so many programs share a row that is held, each with blocks that follow each
-    other; stages: of the loop that a program is, if it is one."""
+    stages: of the loop that a program is, if it is one."""
 
     dims: tuple[Dim, ...]
     single: tuple[Sym, ...] = ()
@@ -101,8 +95,6 @@ class Tile:
     stages: int = 1
     early: bool = False
     walkers: int = 0
-    held: int = 0
-    cluster: int = 1
 
     @property
     def kept(self) -> tuple[Dim, ...]:
@@ -131,22 +123,18 @@ class Tile:
         return self._programs([d.programs(ex.symbol(d.constant, 1)) for d in self.kept])
 
     def _programs(self, kept: list[Expr]) -> Expr:
-        return ex.product(kept) * ex.product(upper(a) for a in self.single) * self.cluster
+        return ex.product(kept) * ex.product(upper(a) for a in self.single)
 
     @property
     def constants(self) -> tuple[tuple[str, int], ...]:
         """The constants that the text names, in the order of its parameters."""
-        blocks = tuple((d.constant, d.block) for d in self.dims)
-        if self.held:
-            return (*blocks, (CLUSTER, self.cluster)) if self.cluster > 1 else blocks
         loops = self.walkers or self.row is not None or any(d.looped for d in self.dims)
-        return (*blocks, (STAGES, self.stages)) if loops else blocks
+        stages = ((STAGES, self.stages),) if loops else ()
+        return (*((d.constant, d.block) for d in self.dims), *stages)
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
         """For each constant the least and the greatest value that the text is right for."""
-        if self.held:
-            return tuple((value, value) for _, value in self.constants)
         blocks = tuple(d.range for d in self.dims)
         return (*blocks, (1, _MOST_STAGES)) if len(self.constants) > len(blocks) else blocks
 

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from fusec.codegen.triton_folds import ACROSS_CLUSTER
 from fusec.codegen.triton_order import accesses, contiguous_bytes
-from fusec.codegen.triton_tile import FOLDED, MOST_CLUSTER, Dim, Tile, extent
+from fusec.codegen.triton_tile import FOLDED, Dim, Tile, extent
 from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.dtypes import DTYPES
@@ -20,7 +19,7 @@ from fusec.ir.expr import Sym
 from fusec.ir.kernel import KernelLoop, linear
 from fusec.ir.loop import Load
 
-MAX_VARIANTS: Final = 12
+MAX_VARIANTS: Final = 10
 _ROW_BYTES: Final = 1 << 17  # of a row that a program keeps: half the registers there are
 _IN_FLIGHT: Final = 128  # bytes that a thread asks for at once
 _SHORT_ROW: Final = 1024  # shorter rows share a program
@@ -33,8 +32,6 @@ _THREADS: Final = 2048  # that a processor holds
 _LONG_ROW: Final = 32 << 10  # bytes of a row that is worth loading while another is computed
 _WALK_STAGES: Final = 3
 _SHARED: Final = 216 << 10  # bytes of shared memory for rows on their way
-_HELD_BLOCK: Final = 4096  # elements: two loads of 16 bytes a thread
-_MOST_HELD: Final = 16  # blocks: each is text of its own
 _PROCESSORS: Final = 128  # of a GPU, about
 
 
@@ -178,8 +175,6 @@ def _rows(loop: KernelLoop) -> Iterator[Tile]:
             if block < 2 * width:
                 dim = Dim(FOLDED, loop.inner, block, looped=True)
                 yield Tile((dim,), loop.kept, None, warps, stages)
-        if count is not None and not fits:
-            yield from _clusters(loop, count)
 
 
 def _walkers(loop: KernelLoop, one: Tile, rows: int | None) -> Iterator[Tile]:
@@ -194,36 +189,6 @@ def _walkers(loop: KernelLoop, one: Tile, rows: int | None) -> Iterator[Tile]:
     walkers = min(4, _SHARED // held)
     for warps in (_warps(width // 32), _warps(width // 64)):
         yield replace(one, warps=warps, stages=_WALK_STAGES, early=False, walkers=walkers)
-
-
-def _clusters(loop: KernelLoop, count: int) -> Iterator[Tile]:
-    """A row that is too long for a program to hold, held by the programs of a cluster."""
-    if not shares_rows(loop):
-        return
-    cluster = next((n for n in range(MOST_CLUSTER, 1, -1) if count % n == 0), 1)
-    share = count // cluster
-    block = min(_HELD_BLOCK, share & -share)
-    if cluster == 1 or share // block > _MOST_HELD or share > _most_persistent(loop):
-        return
-    row = Dim(FOLDED, loop.inner, block, looped=True)
-    for warps in (8, 16):
-        one = Tile((row,), loop.kept, None, warps, 1)
-        yield replace(one, held=share // block, cluster=cluster)
-
-
-def shares_rows(loop: KernelLoop) -> bool:
-    """Whether programs may share a row: each of their results can be told to the others, and none
-    of them overwrites what another one reads."""
-    return (
-        loop.carried is None
-        and not any(a.alias_of >= 0 for a in loop.buffers.values())
-        and all(
-            s.scatter is None
-            if s.fold is None
-            else s.fold in ACROSS_CLUSTER and loop.results[s.buffer] == "f32"
-            for s in loop.statements
-        )
-    )
 
 
 def _block(loop: KernelLoop) -> int:

@@ -108,6 +108,7 @@ class Bench:
     def _left_by(self, number: int) -> list[bytes]:
         """What one launch on fresh buffers leaves in them, in pieces where they are large."""
         self._restore()
+        self.cuda.wait()  # for copies on the device, which its own stream does not wait for
         self.cuda.launch(self._kernels[number], self._copies[0])
         self.cuda.wait()
         places = zip(self._places, (pieces for _, pieces in self._windows()), strict=True)

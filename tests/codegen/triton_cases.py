@@ -7,11 +7,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from fusec.codegen.triton_tile import FOLDED, MOST_CLUSTER, Dim, Tile, extent
-from fusec.codegen.triton_variants import shares_rows, tiles
+from fusec.codegen.triton_tile import FOLDED, Dim, Tile, extent
+from fusec.codegen.triton_variants import tiles
 from fusec.ir.kernel import KernelLoop
 from fusec.ir.text import parse_graph
 from fusec.lower.lowering import lower
@@ -56,8 +56,7 @@ def grouped(text: str) -> Schedule:
 
 
 def walked(block: int, loop: KernelLoop) -> list[Tile]:
-    """Tiles that walk along rows in blocks, or from row to row, where there are rows; and where
-    blocks are as long as a row, tiles that hold them, alone or in clusters of two and more."""
+    """Tiles that walk along rows in blocks, or from row to row, where there are rows."""
     if not loop.folded or loop.carried is not None:
         return tiles(loop)
     row = Dim(FOLDED, loop.inner, block, looped=True)
@@ -66,13 +65,7 @@ def walked(block: int, loop: KernelLoop) -> list[Tile]:
     if count is None or not loop.kept:
         return [Tile((row,), loop.kept), several]
     whole = Dim(FOLDED, loop.inner, 1 << (count - 1).bit_length())
-    found = [Tile((row,), loop.kept), several, Tile((whole,), loop.kept, stages=3, walkers=1)]
-    if count % block or not shares_rows(loop):
-        return found
-    blocks = count // block
-    most = max(n for n in range(1, MOST_CLUSTER + 1) if blocks % n == 0)
-    held = (replace(found[0], held=blocks // n, cluster=n) for n in dict.fromkeys((1, 2, most)))
-    return [*found, *held]
+    return [Tile((row,), loop.kept), several, Tile((whole,), loop.kept, stages=3, walkers=1)]
 
 
 def run_cases(cases: Iterable[Case], folder: Path) -> dict[str, list[str]]:

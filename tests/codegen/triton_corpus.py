@@ -72,17 +72,6 @@ return %4, %6, %7
 %8 = call aten.mul.Tensor(%6, %7): f32[6, 3, 128]
 return %8
 """,
-    "softmax_whole_blocks": """\
-%0 = input "x": f32[3, 256]
-%1 = call aten.amax.default(%0, [1], true): f32[3, 1]
-%2 = call aten.amin.default(%0, [1], true): f32[3, 1]
-%3 = call aten.sub.Tensor(%0, %1): f32[3, 256]
-%4 = call aten.exp.default(%3): f32[3, 256]
-%5 = call aten.sum.dim_IntList(%4, [1], true): f32[3, 1]
-%6 = call aten.div.Tensor(%4, %5): f32[3, 256]
-%7 = call aten.mul.Tensor(%6, %2): f32[3, 256]
-return %1, %7
-""",
     "extremes": """\
 %0 = input "x": f32[5, 300]
 %1 = call aten.argmax.default(%0, 1): i64[5]
@@ -129,17 +118,6 @@ return %1
 return %1
 """,
 }
-
-# Too long for a program to hold; an eighth of one is not.
-LONG_ROWS = """\
-%0 = input "x": bf16[512, 163840]
-%1 = call aten._to_copy.default(%0, dtype=dtype:f32): f32[512, 163840]
-%2 = call aten.mean.dim(%1, [1], true): f32[512, 1]
-%3 = call aten.amax.default(%1, [1], true): f32[512, 1]
-%4 = call aten.sub.Tensor(%1, %2): f32[512, 163840]
-%5 = call aten.div.Tensor(%4, %3): f32[512, 163840]
-return %2, %5
-"""
 
 # Rows of sizes from 2⁻⁶⁰ to 2⁶⁰, zeros and infinities, each row by one number of either sign.
 QUOTIENTS = """\

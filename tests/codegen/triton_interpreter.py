@@ -30,7 +30,6 @@ from fusec.codegen.gpu import gpu_emitter
 from fusec.codegen.gpu_source import GpuSource, Variant
 from fusec.codegen.triton_batch import batch
 from fusec.codegen.triton_expr import INT32
-from fusec.codegen.triton_tile import CLUSTER
 from fusec.codegen.triton_variants import tiles
 from fusec.ir import expr as ex
 from fusec.ir.dtypes import DTYPES
@@ -47,7 +46,6 @@ from fusec.schedule.search import schedule
 from fusec.tune.neighbours import neighbours
 from tests.codegen import triton_philox
 from tests.codegen.triton_cases import grouped, walked
-from tests.codegen.triton_clusters import run_clusters
 from tests.codegen.triton_host import host_plan, run_host
 
 _LOWER = re.compile(r"\b(f32|bf16|f16)\b")
@@ -55,7 +53,6 @@ _HEAD = """\
 import triton
 import triton.language as tl
 from fusec.codegen.triton_library import *
-from tests.codegen.triton_clusters import *
 from tests.codegen.triton_interpreter import libdevice
 
 
@@ -187,10 +184,7 @@ class Runner:
             return
         self.started.add(kernel.name)
         function = getattr(self._module(variant.source), kernel.name)
-        constants = dict(variant.constants)
-        run_clusters(
-            constants.get(CLUSTER, 1), lambda: function[grid](*tensors, *sizes, **constants)
-        )
+        function[grid](*tensors, *sizes, **dict(variant.constants))
 
     def _module(self, source: str) -> ModuleType:
         if source not in self.modules:

@@ -12,21 +12,18 @@ from cache.config import ServiceConfig
 from cache.embedded import serve_in_thread
 from cache.memory import MemoryStore
 from fusec.codegen.gpu_binary import GpuBinary
-from fusec.codegen.triton_tile import CLUSTER
 from fusec.codegen.triton_toolchain import compile_variant
-from fusec.ir.program_wire import program_from_bytes
 from fusec.ir.text import parse_graph
 from fusec.options import Options, Target
-from fusec.pipeline import compile_local, plan
+from fusec.pipeline import compile_local
 from fusec.runtime.loader import load
 from fusec.trace import Recorder
 from fusec.tune.cuda import Cuda
 from fusec.tune.device import Device
-from fusec.tune.problem import Problem, problems
+from fusec.tune.problem import Problem
 from fusec.tune.timing import Timer
 from fusec.tune.tuner import tune
 from tests import inductor_jobs
-from tests.codegen.triton_corpus import LONG_ROWS
 from tests.lower.on_cpu import cuda_graph
 from tests.tune.kernels import HANG, ILLEGAL, SCALE, problem, variant
 
@@ -247,21 +244,6 @@ def test_a_graph_compiled_here_is_tuned() -> None:
     plain = Recorder()
     compile_local(text, target, Options(tune_s=0.0), MemoryStore(), recorder=plain)
     assert "kernels_tuned" not in plain.counters
-
-
-def test_programs_that_share_a_row_leave_what_one_program_does(timer: Timer) -> None:
-    if torch.cuda.get_device_capability() < (9, 0):
-        pytest.skip("needs a GPU with clusters")
-    target = Target("cuda", isa())
-    made = plan(cuda_graph(parse_graph(LONG_ROWS)), target, Options(), recorder=Recorder())
-    (task,) = problems(program_from_bytes(made.program), made.kernels)
-    shared = [n for n, v in enumerate(task.source.variants) if CLUSTER in dict(v.constants)]
-    assert shared
-    every = binaries(task)
-    timer.open()
-    outcome = timer.race(task, {n: every[n] for n in (0, *shared)}, far())
-    assert outcome.decided
-    assert outcome.failed == {}
 
 
 def test_the_budget_ends_it() -> None:
