@@ -22,15 +22,18 @@ def main() -> int:
     from bench.captured import capture
     from fusec.demo import models
 
-    example = models.build(
-        arguments.model,
-        layers=arguments.layers,
-        hidden=32 if arguments.model == "convnet" else 128,
-        length=32,
-        batch=2,
-    )
-    graphs = [graph for _, graph in capture(example).graphs]
-    made = _farm(graphs, arguments) if arguments.workers else _here(graphs)
+    def graphs_of(model: str, layers: int, hidden: int) -> list[Any]:
+        example = models.build(model, layers=layers, hidden=hidden, length=32, batch=2)
+        return [graph for _, graph in capture(example).graphs]
+
+    hidden = 32 if arguments.model == "convnet" else 128
+    graphs = graphs_of(arguments.model, arguments.layers, hidden)
+    if arguments.workers:
+        # Enough for every worker to have planned, built and verified before the clock starts.
+        first = [g for n in range(1, 3 * arguments.workers) for g in graphs_of("mlp", 1, 8 * n)]
+        made = _farm(graphs, first, arguments)
+    else:
+        made = _here(graphs)
     display.result({"graphs": len(graphs), "workers": arguments.workers, **made})
     return 0
 
@@ -51,7 +54,8 @@ def _here(graphs: list[Any]) -> dict[str, Any]:
     return {"wall_s": wall_s, "cpu_s": spent.cpu_s, **_artifacts(found)}
 
 
-def _farm(graphs: list[Any], arguments: argparse.Namespace) -> dict[str, Any]:
+def _farm(graphs: list[Any], first: list[Any], arguments: argparse.Namespace) -> dict[str, Any]:
+    """first: graphs to compile before the others, whose time does not count."""
     from dataclasses import replace
     from pathlib import Path
 
@@ -72,11 +76,11 @@ def _farm(graphs: list[Any], arguments: argparse.Namespace) -> dict[str, Any]:
 
     target, recorder = host_target(), Recorder()
     options = replace(Options(cache_dir=Path("cache")), policy="require", wait_s=600.0)
-    jobs = []
-    for graph in graphs:
+
+    def job_of(graph: Any) -> GraphJob:
         data = graph_to_bytes(graph)
-        key = graph_fingerprint(data, target, options, toolchain())
-        jobs.append(GraphJob(graph, data, key, target))
+        return GraphJob(graph, data, graph_fingerprint(data, target, options, toolchain()), target)
+
     config = FarmConfig(pool=arguments.pool, workers=arguments.workers)
     pool = open_pool(config)
     try:
@@ -88,6 +92,10 @@ def _farm(graphs: list[Any], arguments: argparse.Namespace) -> dict[str, Any]:
         ):
             trust = signed_by((farm.public_key,))
             resolver = Resolver(MemoryStore(), client, options, recorder, trust=trust)
+            for ticket in [resolver.submit(job_of(graph)) for graph in first]:
+                ticket.result()
+            waited_s, fetched_s = (recorder.stages.get(s, 0.0) for s in ("submit", "fetch"))
+            jobs = [job_of(graph) for graph in graphs]
             begin = time.perf_counter()
             with spending() as spent:
                 tickets = [resolver.submit(job) for job in jobs]
@@ -96,12 +104,12 @@ def _farm(graphs: list[Any], arguments: argparse.Namespace) -> dict[str, Any]:
             resolver.close()
     finally:
         pool.close()
-    assert recorder.counters.get("farm_compiles") == len(jobs), recorder.counters
+    assert recorder.counters.get("farm_compiles") == len(first) + len(graphs), recorder.counters
     return {
         "wall_s": wall_s,
         "cpu_s": spent.cpu_s,
-        "wait_s": recorder.stages.get("submit", 0.0),
-        "fetch_s": recorder.stages.get("fetch", 0.0),
+        "wait_s": recorder.stages.get("submit", 0.0) - waited_s,
+        "fetch_s": recorder.stages.get("fetch", 0.0) - fetched_s,
         **overhead,
         **_artifacts(found),
     }
