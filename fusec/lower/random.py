@@ -5,14 +5,16 @@ that it gives in eager, whatever is fused around them. Dropout draws its mask so
 arithmetic in loops.
 
 On a GPU they are computed where they are used (``philox_uniform``), as a pure function of a key
-and of the element's place in memory. The key is drawn once a run of the program from the device's
-generator; each operation adds its own number to it. So a seed repeats a run, fusion changes
-nothing, and no draw is a pass over memory. The numbers are not eager's.
+and of the element's place in memory. The keys, one for each operation that draws, are drawn once a
+run of the program from the device's generator. So a seed repeats a run, fusion changes nothing, and
+no draw is a pass over memory. The numbers are not eager's. A kernel is given its keys as memory:
+nothing in its text tells which of a model's equal layers it is for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -21,10 +23,10 @@ from fusec.ir import expr as ex
 from fusec.ir import loop as lp
 from fusec.ir.expr import Expr
 from fusec.ir.graph import Attr, Node, Ref, TensorType
-from fusec.ir.loop import External, Scalar
+from fusec.ir.loop import Buffer, External, Scalar
 from fusec.lower.context import Lowering, Value, compute_type, dense_stride
 from fusec.lower.rules import Rule, kwarg, operand, to_type
-from fusec.lower.view import View, linearise, whole
+from fusec.lower.view import View, contiguous_stride, linearise, whole
 from fusec.lower.views import permute
 
 # Packets that draw: their calls keep their order.
@@ -132,7 +134,7 @@ def _uniform(low: Lowering, t: TensorType) -> Callable[[tuple[Expr, ...]], Scala
 
     The place of an element is counted in the order of memory.
     """
-    key = lp.op("add", "i64", _key(low, t.device), lp.const(low.next_number("draw"), "i64"))
+    key = _key(low, t.device)
     steps = [ex.as_int(s) for s in dense_stride(t)]
     order = list(range(len(t.shape)))
     if None not in steps:
@@ -146,24 +148,34 @@ def _uniform(low: Lowering, t: TensorType) -> Callable[[tuple[Expr, ...]], Scala
 
 
 def _key(low: Lowering, device: str) -> Scalar:
-    """The key of this run of the program: drawn once, before the first use."""
+    """The key of one more operation: part of what is drawn before the first use of any."""
+    key = low.temp("i64", (ex.integer(_KEY),))
+    first = low.once("random keys", lambda: _begin_keys(low))
+    draw, apart = low.steps[first : first + 2]
+    assert isinstance(draw, External)
+    assert isinstance(apart, External)
+    (drawn,), keys = draw.outputs, (*apart.outputs, key)
+    assert drawn is not None
+    shape = (ex.integer(len(keys)), ex.integer(_KEY))
+    low.buffers[drawn] = Buffer("i64", shape, contiguous_stride(shape))
+    bounds = (-(1 << 63), (1 << 63) - 1)
+    kwargs = (("dtype", Attr("dtype", "i64")), ("device", Attr("device", device)))
+    low.steps[first] = replace(draw, args=(*bounds, (len(keys), _KEY)), kwargs=kwargs)
+    every = low.strided(whole(drawn, "i64", shape))
+    low.steps[first + 1] = replace(apart, args=(every, 0), outputs=keys)
+    return lp.load(key, "i64", (ex.ZERO,))
 
-    def draw() -> int:
-        buffer = low.temp("i64", (ex.ONE,))
-        kwargs = (("dtype", Attr("dtype", "i64")), ("device", Attr("device", device)))
-        low.steps.append(
-            External(
-                (buffer,),
-                "aten.randint.low",
-                (-(1 << 63), (1 << 63) - 1, (1,)),
-                kwargs,
-                "random",
-                origin=(low.position,),
-            )
-        )
-        return buffer
 
-    return lp.load(low.once("random key", draw), "i64", (ex.ZERO,))
+_KEY: Final = 2  # elements of a key, of which one is used: 16 bytes, as kernels count on
+
+
+def _begin_keys(low: Lowering) -> int:
+    """The place among the steps of those that draw all keys at once and take them apart, which
+    moves nothing."""
+    drawn, origin = low.temp("i64", ()), (low.position,)
+    low.steps.append(External((drawn,), "aten.randint.low", (), (), "random", origin=origin))
+    low.steps.append(External((), "aten.unbind.int", (), (), "random", True, origin))
+    return len(low.steps) - 2
 
 
 _BITS: Final = {"f32": 24, "bf16": 8, "f16": 11}  # that a significand holds

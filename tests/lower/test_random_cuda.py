@@ -22,17 +22,22 @@ return %7, %4, %8
 """
 
 
+def _keys(count: int) -> list[int]:
+    """What a program draws next for so many operations."""
+    drawn = torch.randint(-(1 << 63), (1 << 63) - 1, (count, 2))
+    return [key % (1 << 64) for key in drawn[:, 0].tolist()]
+
+
 def test_dropout_fuses_and_its_masks_are_the_reference_s() -> None:
     x = torch.randn(6, 40)
     fused, apart = OnCpu(_TWO_DROPOUTS), OnCpu(_TWO_DROPOUTS, fusion=False)
-    assert fused.calls == ["aten.randint.low"]
-    assert len(fused.sources) == 1
+    assert fused.calls == ["aten.randint.low", "aten.unbind.int"]
+    assert len(fused.sources) < len(apart.sources)
     torch.manual_seed(11)
     out, first, second = fused(x)
     torch.manual_seed(11)
-    key = int(torch.randint(-(1 << 63), (1 << 63) - 1, (1,)))
-    for number, p, mask in ((0, 0.75, first), (1, 0.5, second)):
-        want = [uniform((key + number) % (1 << 64), i) < p for i in range(240)]
+    for key, p, mask in zip(_keys(2), (0.75, 0.5), (first, second), strict=True):
+        want = [uniform(key, i) < p for i in range(240)]
         assert mask.flatten().tolist() == want
     expected = (x.exp() * first / 0.75).sin() * second / 0.5
     torch.testing.assert_close(out, expected)
@@ -55,14 +60,11 @@ return %1, %2, %3
     torch.manual_seed(5)
     like, bf16, f16 = run(torch.zeros(6, 8).t())
     torch.manual_seed(5)
-    key = int(torch.randint(-(1 << 63), (1 << 63) - 1, (1,)))
+    keys = _keys(3)
     assert like.stride() == (1, 8)
-    assert like.t().flatten().tolist() == [uniform(key % (1 << 64), i) for i in range(48)]
-    for number, bits, got in ((1, 8, bf16), (2, 11, f16)):
-        want = [
-            int(uniform((key + number) % (1 << 64), i) * (1 << bits)) / (1 << bits)
-            for i in range(got.numel())
-        ]
+    assert like.t().flatten().tolist() == [uniform(keys[0], i) for i in range(48)]
+    for key, bits, got in ((keys[1], 8, bf16), (keys[2], 11, f16)):
+        want = [int(uniform(key, i) * (1 << bits)) / (1 << bits) for i in range(got.numel())]
         assert got.flatten().tolist() == want
 
 
@@ -88,3 +90,24 @@ return %1, %2, %3, %4
     assert abs(float(flat.mean()) - 0.5) < 0.005
     assert abs(float(flat.var()) - 1 / 12) < 0.002
     assert not torch.equal(drawn, own) or p in (0.0, 1.0)
+
+
+def test_equal_layers_draw_different_numbers_with_one_kernel() -> None:
+    lines = ['%0 = input "x": f32[64, 64] @cuda']
+    both = "(f32[64, 64] @cuda, bool[64, 64] @cuda)"
+    last = 0
+    for _ in range(4):
+        n = len(lines)
+        lines += [
+            f"%{n} = call aten.mm.default(%{last}, %0): f32[64, 64] @cuda",
+            f"%{n + 1} = call aten.native_dropout.default(%{n}, 0.5, true): {both}",
+            f"%{n + 2} = call py.getitem(%{n + 1}, 0): f32[64, 64] @cuda",
+            f"%{n + 3} = call py.getitem(%{n + 1}, 1): bool[64, 64] @cuda",
+        ]
+        last = n + 2
+    masks = ", ".join(f"%{n}" for n in range(4, len(lines), 4))
+    run = OnCpu("\n".join(lines) + f"\nreturn %{last}, {masks}\n")
+    assert len(run.sources) == 1
+    _, *drawn = run(torch.eye(64))
+    for i, one in enumerate(drawn):
+        assert all(not torch.equal(one, other) for other in drawn[:i])
