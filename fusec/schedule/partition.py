@@ -76,8 +76,9 @@ class Partition(NamedTuple):
         return moves
 
     def _candidates(self, number: int) -> list[int]:
-        """Groups that make or read what this computation reads, the latest first."""
-        reads = self.region.dependencies.reads[number]
+        """Groups that make or read what this computation reads, or make what its readers read, the
+        latest first."""
+        reads = self.region.dependencies.reads[number] | self.region.met(number)
         shared = self.region.shared(number)
         found = [
             i

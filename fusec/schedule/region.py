@@ -51,6 +51,7 @@ class Region:
         self.times = GroupTimes(self.steps, self.facts, dependencies, stored, machine)
         self._fits: dict[tuple[object, ...], tuple[str, Fit | None]] = {}
         self._shared: dict[int, frozenset[int]] = {}
+        self._met: dict[int, frozenset[int]] = {}
         self._repeatable: dict[tuple[int, int], bool] = {}
 
     def fit(self, group: Placed, number: int) -> tuple[str, Fit | None]:
@@ -74,6 +75,17 @@ class Region:
                 for b in self.dependencies.reads[number]
                 if small or any(n is not ex.ONE for n in buffers[b].shape)
             )
+        return found
+
+    def met(self, number: int) -> frozenset[int]:
+        """Buffers that a later computation reads together with this one's result: all of them are
+        in one kernel only if their makers are."""
+        found = self._met.get(number)
+        if found is None:
+            made = self.steps[number].output
+            readers = [r for r in self.dependencies.readers.get(made, ()) if r in self.steps]
+            reads = frozenset[int]().union(*(self.dependencies.reads[r] for r in readers))
+            found = self._met[number] = reads - {made}
         return found
 
     def repeatable(self, producer: int, reader: int) -> bool:

@@ -40,6 +40,19 @@ return %3
     assert len(kernels(found)) == 2
 
 
+def test_results_that_meet_later_are_made_together() -> None:
+    """Nothing joins the first two but the product; all three are wanted."""
+    found = scheduled("""\
+%0 = input "x": f32[64, 300]
+%1 = input "y": f32[64, 300]
+%2 = call aten.sigmoid.default(%0): f32[64, 300]
+%3 = call aten.tanh.default(%1): f32[64, 300]
+%4 = call aten.mul.Tensor(%2, %3): f32[64, 300]
+return %2, %3, %4
+""")
+    assert len(kernels(found)) == 1
+
+
 def test_a_transposed_reader_is_apart_or_computes_again() -> None:
     """Costly values read at other points: no kernel reads what it makes elsewhere."""
     scheduled("""\
