@@ -17,7 +17,6 @@ from fusec.schedule.legality import Rules
 from fusec.schedule.placed import Placed
 from fusec.schedule.space import Space
 
-SMALL_REGION: Final = 8  # computations
 _SHARED: Final = 16  # points that share what they read, so that it comes from the cache
 
 Fit: TypeAlias = tuple[Space, bool]
@@ -63,17 +62,15 @@ class Region:
         return found
 
     def shared(self, number: int) -> frozenset[int]:
-        """Buffers that it is good to read together with a computation that reads them. Single
-        numbers count in small regions only: nothing is saved by it, but later computations may need
-        both."""
+        """Buffers that it is good to read together with a computation that reads them: no single
+        numbers, by which nothing is saved."""
         found = self._shared.get(number)
         if found is None:
-            small = len(self.steps) <= SMALL_REGION
             buffers = self.program.buffers
             found = self._shared[number] = frozenset(
                 b
                 for b in self.dependencies.reads[number]
-                if small or any(n is not ex.ONE for n in buffers[b].shape)
+                if any(n is not ex.ONE for n in buffers[b].shape)
             )
         return found
 
