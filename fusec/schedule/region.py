@@ -17,6 +17,7 @@ from fusec.schedule.legality import Rules
 from fusec.schedule.placed import Placed
 from fusec.schedule.space import Space
 
+_MOST_MET: Final = 4  # buffers
 _SHARED: Final = 16  # points that share what they read, so that it comes from the cache
 
 Fit: TypeAlias = tuple[Space, bool]
@@ -76,13 +77,15 @@ class Region:
 
     def met(self, number: int) -> frozenset[int]:
         """Buffers that a later computation reads together with this one's result: all of them are
-        in one kernel only if their makers are."""
+        in one kernel only if their makers are. What reads many (the norm of all gradients) is no
+        reason to make them all in one."""
         found = self._met.get(number)
         if found is None:
             made = self.steps[number].output
             readers = [r for r in self.dependencies.readers.get(made, ()) if r in self.steps]
-            reads = frozenset[int]().union(*(self.dependencies.reads[r] for r in readers))
-            found = self._met[number] = reads - {made}
+            reads = (self.dependencies.reads[r] for r in readers)
+            few = (buffers for buffers in reads if len(buffers) <= _MOST_MET)
+            found = self._met[number] = frozenset[int]().union(*few) - {made}
         return found
 
     def repeatable(self, producer: int, reader: int) -> bool:
