@@ -95,9 +95,11 @@ def schedule_in_parts(
             kinds.setdefault(steps_key(program, region, stored).shape, len(kinds))
             for region in regions
         ]
+        first: dict[int, list[int]] = {}  # of each kind
+        for number, region in zip(kind, regions, strict=True):
+            first.setdefault(number, region)
         found: dict[int, list[_Choice]] = {}
-        for number in sorted(range(len(kinds)), key=lambda n: -len(regions[kind.index(n)])):
-            region = regions[kind.index(number)]
+        for number, region in sorted(first.items(), key=lambda item: -len(item[1])):
             found[number] = _search(
                 program, dependencies, region, stored, overwritten, machine, beam
             )
